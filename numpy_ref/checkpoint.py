@@ -1,0 +1,318 @@
+"""Checkpoints: a run's whole state, or its weights, to one file and back.
+
+A full checkpoint holds every leaf of `RunState`: arrays in the container, plain numbers and texts in its manifest,
+beside the configuration, the run's id, the data's fingerprint and the environment. Loading is all or nothing:
+everything is read and verified before a run is made of it.
+"""
+
+import math
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref import train
+from numpy_ref.boundary import environment
+from numpy_ref.config import RunConfig, decode_config, differing_fields, encode_config
+from numpy_ref.container import (
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+    IncompleteCheckpoint,
+    check_storable,
+    read_container,
+    write_container,
+)
+from numpy_ref.data import Dataset
+from numpy_ref.durable import replace_file
+from numpy_ref.rng import generator_from
+from numpy_ref.train import Run, RunState
+from numpy_ref.tree import copy_tree, flatten, unflatten
+
+Path = str | PathLike[str]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FULL, WEIGHTS = "full", "weights"
+FIELDS = {
+    "kind": str,
+    "run_id": str,
+    "step": int,
+    "fingerprint": str,
+    "config": dict,
+    "scalars": dict,
+    "environment": dict,
+}
+
+
+class Checkpoint(NamedTuple):
+    """A file's verified content."""
+
+    kind: str  # "full" or "weights"
+    run_id: str
+    step: int
+    config: RunConfig
+    fingerprint: str  # of the data set
+    environment: dict[str, Any]  # in which it was written
+    model: dict[str, Array]
+    state: RunState | None  # all of it, model included; None for the kind "weights"
+
+
+def save_checkpoint(path: Path, run: Run) -> None:
+    """Write a full checkpoint, whole or not at all; it is on disk when this returns.
+
+    Args:
+        path: the file; replaced if it is there.
+        run: left as it is.
+
+    Raises:
+        ValueError: a leaf cannot be stored; all of them are named.
+        OSError: it could not be written; what stood under the name before still does.
+
+    Resume:
+        `resume_from_full_checkpoint` on this file goes on as if the run had never stopped.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/run.safetensors", train.train_n_steps(run, digits, 2))
+        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits)
+        >>> resumed.state.step, resumed.state.optimizer.t
+        (2, 2)
+    """
+    _save(path, run, FULL, flatten(run.state))
+
+
+def save_weights(path: Path, run: Run) -> None:
+    """Write a checkpoint of the kind "weights": the model alone, for another run. See `save_checkpoint`."""
+    _save(path, run, WEIGHTS, flatten(run.state.model, "model"))
+
+
+def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig | None = None) -> Run:
+    """Continue a run as if it had never stopped; its configuration comes from the file.
+
+    Args:
+        path: a full checkpoint.
+        data: the data set the run was started on.
+        expect: refuse the file if its configuration is another one.
+
+    Returns:
+        The run, at the step at which it was saved.
+
+    Raises:
+        CheckpointError: no such file, damaged (`CorruptCheckpoint`), without a state that a resume needs
+            (`IncompleteCheckpoint`), or of another configuration, data set, model or version
+            (`IncompatibleCheckpoint`).
+
+    Mirror:
+        `torch_port.resume_from_full_checkpoint` reads the same files.
+    """
+    checkpoint = read_checkpoint(path)
+    state = checkpoint.state
+    if state is None:
+        absent = sorted(set(RunState._fields) - {"model"})
+        raise IncompleteCheckpoint(
+            f"{path}: missing {', '.join(absent)}; a full resume needs every field of RunState.\n"
+            f"    This file has kind {checkpoint.kind!r}: use resume_from_weights_only, or save with save_checkpoint."
+        )
+    if expect is not None and (fields := differing_fields(checkpoint.config, expect)):
+        raise IncompatibleCheckpoint(
+            f"{path}: the run in the file has another configuration: {'; '.join(fields)}.\n"
+            "    Resume without these settings to continue it, or start another run in another place."
+        )
+    if checkpoint.fingerprint != data.fingerprint:
+        raise IncompatibleCheckpoint(
+            f"{path}: expected the data set with fingerprint {checkpoint.fingerprint}, found {data.fingerprint}.\n"
+            "    Give the data that the run was started on; on other data it would be another run."
+        )
+    samples, ends = len(data.labels), (data.inputs.shape[1], data.classes)
+    if state.data.consumed >= samples or _ends(checkpoint.config, state.model) != ends:
+        raise CorruptCheckpoint(
+            f"{path}: expected a position below {samples} and a model from {ends[0]} inputs to {ends[1]} classes, "
+            f"found {state.data.consumed} and {_ends(checkpoint.config, state.model)}.\n"
+            "    The file contradicts itself: use another checkpoint."
+        )
+    train.check_run(checkpoint.config, data)
+    return Run(checkpoint.config, state, checkpoint.run_id, checkpoint.fingerprint)
+
+
+def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Run:
+    """Start a new run from the weights in a file: everything else is fresh. Not a continuation, and not meant as one.
+
+    Args:
+        path: a checkpoint of either kind; only its model is used, batch normalisation's statistics included.
+        data: the data set of the new run.
+        config: its configuration; the file's own does not matter.
+
+    Returns:
+        A run at step 0 with a new id.
+
+    Raises:
+        CheckpointError: as for a full resume, or the file's model is not the one that `config` and `data` make; every
+            leaf that differs is named.
+    """
+    checkpoint = read_checkpoint(path)
+    run = train.init_run(config, data)
+    wanted = flatten(run.state.model, "model")
+    _check_structure(
+        path, wanted, flatten(checkpoint.model, "model"), "Give the configuration of the model in the file."
+    )
+    best = run.state.best._replace(model=copy_tree(checkpoint.model))
+    return run._replace(state=run.state._replace(model=checkpoint.model, best=best))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a file of either kind and verify all of it, whatever run or data it belongs to.
+
+    Raises:
+        CheckpointError: as for `resume_from_full_checkpoint`, as far as the file alone can tell.
+    """
+    arrays, manifest = read_container(path)
+    config = _checked_manifest(path, manifest)
+    model = {name.removeprefix("model/"): x for name, x in arrays.items() if name.startswith("model/")}
+    template = train.init_state(config, *_checked_ends(path, config, model))
+    full = manifest["kind"] == FULL
+    wanted = flatten(template) if full else flatten(template.model, "model")
+    leaves: dict[str, Any] = dict(arrays)
+    for name, value in manifest["scalars"].items():
+        leaves[name] = _decode_scalar(path, name, value, wanted.get(name))
+    _check_structure(path, wanted, leaves, "The file was written by another version of this program.")
+    state = unflatten(template, leaves) if full else None
+    if state is not None:
+        _check_values(path, state, manifest["step"])
+    fields = (manifest[name] for name in ("kind", "run_id", "step", "fingerprint", "environment"))
+    kind, run_id, step, fingerprint, written_in = fields
+    model = {name: model[name] for name in template.model}
+    return Checkpoint(kind, run_id, step, config, fingerprint, written_in, model, state)
+
+
+def _save(path: Path, run: Run, kind: str, leaves: dict[str, Any]) -> None:
+    arrays = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, np.ndarray)}
+    check_storable(arrays)
+    manifest = {
+        "kind": kind,
+        "run_id": run.run_id,
+        "step": run.state.step,
+        "config": encode_config(run.config),
+        "scalars": {name: _encode_scalar(name, leaf) for name, leaf in leaves.items() if name not in arrays},
+        "fingerprint": run.fingerprint,
+        "environment": environment(),
+    }
+    with replace_file(path) as file:
+        write_container(file, arrays, manifest)
+
+
+def _encode_scalar(name: str, leaf: Any) -> Any:
+    """A plain value for JSON; floats in hexadecimal, which is exact and knows infinity."""
+    if type(leaf) is float:
+        return leaf.hex()
+    if type(leaf) in (int, str):
+        return leaf
+    raise ValueError(f"{name}: expected an array, int, float or str, found {leaf!r}; convert it before saving")
+
+
+def _decode_scalar(path: Path, name: str, value: Any, like: Any) -> Any:
+    """The inverse of `_encode_scalar`, for a leaf that is to be of the type of `like`."""
+    if type(like) is float and type(value) is str:
+        try:
+            return float.fromhex(value)
+        except (ValueError, OverflowError):
+            raise CorruptCheckpoint(
+                f"{path}: {name}: expected a float in hexadecimal, found {value!r}.\n    Use another checkpoint."
+            ) from None
+    return value
+
+
+def _checked_manifest(path: Path, manifest: dict[str, Any]) -> RunConfig:
+    """The configuration, from a manifest whose fields are all there and of their types."""
+    missing = sorted(FIELDS.keys() - manifest.keys())
+    if missing:
+        raise IncompleteCheckpoint(
+            f"{path}: missing {', '.join(missing)} in the manifest.\n    Write checkpoints with save_checkpoint."
+        )
+    faults = [
+        f"{name}: expected {kind.__name__}, found {manifest[name]!r}"
+        for name, kind in FIELDS.items()
+        if type(manifest[name]) is not kind
+    ]
+    if not faults and manifest["kind"] not in (FULL, WEIGHTS):
+        faults.append(f"kind: expected 'full' or 'weights', found {manifest['kind']!r}")
+    if faults:
+        raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    Use another checkpoint.")
+    try:
+        return decode_config(manifest["config"])
+    except (ValueError, TypeError) as error:
+        raise IncompatibleCheckpoint(
+            f"{path}: the configuration is not one of this version: {error}.\n"
+            "    Use the version of the program that wrote it."
+        ) from error
+
+
+def _ends(config: RunConfig, model: dict[str, Array]) -> tuple[int, int]:
+    """D and C of a model."""
+    return model["layer0.weight"].shape[1], model[f"layer{len(config.hidden)}.weight"].shape[0]
+
+
+def _checked_ends(path: Path, config: RunConfig, model: dict[str, Array]) -> tuple[int, int]:
+    """D and C of a model whose weights chain through the configuration's hidden sizes."""
+    names = [f"layer{i}.weight" for i in range(len(config.hidden) + 1)]
+    if absent := [f"model/{name}" for name in names if name not in model]:
+        raise IncompleteCheckpoint(
+            f"{path}: missing {', '.join(absent)}; the configuration has hidden layers {config.hidden}.\n"
+            "    Write checkpoints with save_checkpoint."
+        )
+    shapes = [model[name].shape for name in names]
+    chain = all(len(shape) == 2 for shape in shapes)
+    if (
+        not chain
+        or tuple(s[0] for s in shapes[:-1]) != config.hidden
+        or tuple(s[1] for s in shapes[1:]) != config.hidden
+    ):
+        raise IncompatibleCheckpoint(
+            f"{path}: expected weights for hidden layers {config.hidden}, found shapes {shapes}.\n"
+            "    The file contradicts its own configuration: use another checkpoint."
+        )
+    return _ends(config, model)
+
+
+def _check_structure(path: Path, wanted: dict[str, Any], found: dict[str, Any], advice: str) -> None:
+    """Every leaf that is wanted is there, of its shape and type, and no other."""
+    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    if missing:
+        raise IncompleteCheckpoint(
+            f"{path}: missing {', '.join(missing)}; a resume needs every one of them.\n    {advice}"
+        )
+    faults = [f"{name}: not expected" for name in extra]
+    for name in sorted(wanted):
+        sides = [f"{x.dtype.name} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+                 for x in (wanted[name], found[name])]  # fmt: skip
+        if sides[0] != sides[1]:
+            faults.append(f"{name}: expected {sides[0]}, found {sides[1]}")
+    if faults:
+        raise IncompatibleCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")
+
+
+def _check_values(path: Path, state: RunState, step: int) -> None:
+    """Counters and generators in their ranges, and in agreement with one another."""
+    faults = []
+    counts = {"step": state.step, "optimizer/t": state.optimizer.t, "schedule/tick": state.schedule.tick}
+    counts |= {"data/epoch": state.data.epoch, "data/consumed": state.data.consumed, "best/step": state.best.step}
+    faults += [f"{name}: expected >= 0, found {value}" for name, value in counts.items() if value < 0]
+    faults += [f"{name}: expected {step} as in the manifest, found {counts[name]}"
+               for name in ("step", "optimizer/t", "schedule/tick") if counts[name] != step]  # fmt: skip
+    if state.best.step > state.step:
+        faults.append(f"best/step: expected at most {state.step}, found {state.best.step}")
+    if state.mode not in ("train", "eval"):
+        faults.append(f"mode: expected 'train' or 'eval', found {state.mode!r}")
+    if not (0 <= state.schedule.rate < math.inf):
+        faults.append(f"schedule/rate: expected a finite rate >= 0, found {state.schedule.rate}")
+    for name, stream in state.rng._asdict().items():
+        try:
+            generator_from(stream)
+        except ValueError as error:
+            faults.append(f"rng/{name}/{error}")
+    if faults:
+        raise CorruptCheckpoint(
+            f"{path}: {'; '.join(faults)}.\n    The file contradicts itself: use another checkpoint."
+        )

@@ -1,0 +1,167 @@
+"""Equal or not: comparisons of trees of arrays, and the verdict on them.
+
+*Bitwise* means the same structure, shapes, types and bytes: -0 differs from +0, and all NaNs are equal.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref.tree import flatten
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Tolerance(NamedTuple):
+    """An allowance: |found - expected| <= absolute + relative |expected|. Written in `boundary.py` only."""
+
+    relative: float
+    absolute: float
+
+
+class Verdict(NamedTuple):
+    """The outcome of a comparison or a law.
+
+    Where something differs, `step` is the first step at which it does and `leaf` the worst leaf there: the one whose
+    worst element uses most of the allowance, or lies furthest apart when there is none.
+    """
+
+    holds: bool  # does the law hold, or are the two sides equal as asked
+    relation: str  # "bitwise", "within" or "differs"
+    step: int | None = None
+    leaf: str | None = None
+    expected: Any = None  # the worst element's two values, or what is missing
+    found: Any = None
+    distance: float = 0.0  # between the two
+    ulps: int | None = None  # the same in units in the last place
+    share: float = 0.0  # of the allowance used, where there is one
+    leaves: tuple[str, ...] = ()  # all that differ at that step, sorted
+    cause: str = ""  # the likely cause, in words
+
+    def __str__(self) -> str:
+        """One line a person can read."""
+        if self.relation == "bitwise":
+            return "bitwise"
+        if self.relation == "within":
+            return f"within, {self.share:.0%} of the allowance used, most in {self.leaf}"
+        where = f"differs at step {self.step}" if self.step is not None else "differs"
+        size = f", {self.ulps} units in the last place" if self.ulps is not None else ""
+        text = f"{where} in {self.leaf}: expected {self.expected!r}, found {self.found!r}"
+        text += f" (distance {self.distance:.3g}{size})"
+        others = f"; {len(self.leaves) - 1} more leaves differ" if len(self.leaves) > 1 else ""
+        return text + others + (f". Likely cause: {self.cause}" if self.cause else "")
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two leaves are bitwise equal."""
+    if type(a) is not type(b):
+        return False
+    x, y = np.asarray(a), np.asarray(b)
+    return x.dtype == y.dtype and x.shape == y.shape and _canonical_bytes(x) == _canonical_bytes(y)
+
+
+def digest(tree: Any) -> str:
+    """SHA-256 over the sorted paths of a tree's leaves, with their types, shapes and bytes; all NaNs count as one.
+
+    Example:
+        >>> digest({"a": 1, "b": 0.5}) == digest({"b": 0.5, "a": 1}), digest({"t": 1}) == digest({"t": 1.0})
+        (True, False)
+    """
+    sha = hashlib.sha256()
+    for path, leaf in sorted(flatten(tree).items()):
+        array = np.asarray(leaf.encode() if isinstance(leaf, str) else leaf)
+        array = array.astype(array.dtype.newbyteorder("<"))
+        sha.update(f"{path}\0{array.dtype.str}\0{array.shape}\0".encode())
+        sha.update(_canonical_bytes(array))
+    return sha.hexdigest()
+
+
+def compare(expected: Any, found: Any, *, tolerance: Tolerance | None = None) -> Verdict:
+    """Compare two trees leaf by leaf: bitwise, or within a tolerance if one is given.
+
+    Args:
+        expected: a tree of arrays and plain values.
+        found: the tree judged.
+        tolerance: for floating-point leaves; structure, shapes, types and all other leaves stay exact.
+
+    Returns:
+        A verdict that holds when every leaf is equal, or within the tolerance.
+    """
+    theirs, ours = flatten(expected), flatten(found)
+    worst: list[tuple[float, Verdict]] = []
+    names = []
+    for path in sorted(theirs.keys() | ours.keys()):
+        if path not in ours or path not in theirs:
+            here, there = ("a leaf", "none") if path in theirs else ("no leaf", "one")
+            worst.append((np.inf, Verdict(False, "differs", None, path, here, there, distance=np.inf)))
+        elif not same_bits(theirs[path], ours[path]):
+            worst.append(_difference(path, theirs[path], ours[path], tolerance))
+        else:
+            continue
+        names.append(path)
+    if not worst:
+        return Verdict(True, "bitwise")
+    weight, verdict = max(worst, key=lambda pair: pair[0])
+    if tolerance is not None and weight <= 1:
+        return verdict._replace(holds=True, relation="within", share=weight, leaves=tuple(names))
+    return verdict._replace(leaves=tuple(names))
+
+
+def _difference(path: str, expected: Any, found: Any, tolerance: Tolerance | None) -> tuple[float, Verdict]:
+    """How far two unequal leaves are apart, as a weight (the share of the allowance, if any) and a verdict."""
+    x, y = np.asarray(expected), np.asarray(found)
+    if type(expected) is not type(found) or x.dtype != y.dtype or x.shape != y.shape:
+        return np.inf, Verdict(False, "differs", None, path, _describe(expected), _describe(found), distance=np.inf)
+    if x.dtype.kind not in "fiub":
+        return np.inf, Verdict(False, "differs", None, path, expected, found, distance=np.inf)
+    with np.errstate(all="ignore"):
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        apart = np.where(np.isnan(a) & np.isnan(b) | (a == b), 0.0, np.abs(b - a))
+        apart = np.where(np.isnan(apart), np.inf, apart)
+        weight = apart
+        if tolerance is not None:
+            inexact = tolerance if x.dtype.kind == "f" else Tolerance(0, 0)
+            allowed = inexact.absolute + inexact.relative * np.abs(a)
+            weight = np.where(apart == 0, 0.0, apart / allowed)
+    # A difference of the sign of zero has distance 0 and is found by its bits.
+    place = np.unravel_index(int(np.argmax(weight + (_ordered(x) != _ordered(y)) * 1e-300)), x.shape)
+    ulps = abs(int(_ordered(x)[place]) - int(_ordered(y)[place])) if x.dtype.kind == "f" else None
+    verdict = Verdict(
+        False, "differs", None, path, x[place].item(), y[place].item(), distance=float(apart[place]), ulps=ulps
+    )
+    return float(weight[place]), verdict
+
+
+def _describe(leaf: Any) -> str:
+    return f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else f"{type(leaf).__name__} {leaf!r}"
+
+
+def _ordered(x: Array) -> Array:
+    """Integers in the order of the floats, neighbours one apart, -0 just below +0; other types as they are."""
+    if x.dtype.kind != "f":
+        return x
+    bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
+    return np.where(bits < 0, np.iinfo(bits.dtype).min - bits - 1, bits)
+
+
+def _canonical_bytes(x: Array) -> bytes:
+    """The bytes with every NaN replaced by one."""
+    return (np.where(np.isnan(x), x.dtype.type(np.nan), x) if x.dtype.kind == "f" else x).tobytes()
+
+
+def is_below(path: str, prefix: str) -> bool:
+    """Whether a leaf's path is the prefix or lies below it."""
+    return path == prefix or path.startswith(prefix + "/")
+
+
+def largest_distance(a: Any, b: Any) -> float:
+    """The largest distance between elements of two trees of the same structure."""
+    return max((compare({"x": x}, {"x": y}).distance for x, y in paired_leaves(a, b)), default=0.0)
+
+
+def paired_leaves(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    """The leaves of two trees of one structure, side by side."""
+    other = flatten(b)
+    return ((leaf, other[path]) for path, leaf in flatten(a).items())

@@ -1,0 +1,249 @@
+"""Optimizers and learning-rate schedules as pure functions of their state.
+
+Parameters and gradients are dicts from a parameter's name to its array; moments are keyed by the same names. Evaluation
+order follows PyTorch's documented algorithms, one rounding an operation and no fused multiply-add, so that the
+distance to `torch.optim` stays at rounding. Numbers such as `1 - beta1` are formed in float64 and rounded once, to the
+arrays' type.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref.arithmetic import Arithmetic, cos_pi, power
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+
+
+class AdamState(NamedTuple):
+    """State of Adam and AdamW.
+
+    Resume:
+        Without `t`, bias correction starts again as in the first step and the next steps have the wrong length.
+        Without `m` the direction is forgotten; without `v` every element loses its own step size.
+    """
+
+    t: int  # completed updates
+    m: Arrays  # first moments
+    v: Arrays  # second moments
+    v_max: Arrays  # largest second moments so far; empty without amsgrad
+
+
+def init_adam(params: Mapping[str, Array], *, amsgrad: bool = False) -> AdamState:
+    """The state before the first update: t = 0, moments zero."""
+    return AdamState(0, _zeros(params), _zeros(params), _zeros(params) if amsgrad else {})
+
+
+def adam_step(
+    params: Mapping[str, Array],
+    state: AdamState,
+    grads: Mapping[str, Array],
+    ops: Arithmetic,
+    *,
+    learning_rate: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> tuple[Arrays, AdamState]:
+    """One update of Adam, or of AdamW when `decoupled`.
+
+        t = t + 1
+        g = g + weight_decay w                    (Adam)        w = w (1 - learning_rate weight_decay)      (AdamW)
+        m = beta1 m + (1 - beta1) g
+        v = beta2 v + (1 - beta2) g g
+        m_hat = m / (1 - beta1**t)                v_hat = v / (1 - beta2**t)       (amsgrad: of the largest v so far)
+        w = w - (learning_rate m_hat) / (sqrt(v_hat) + eps)
+
+    Args:
+        params: name to array, any shapes.
+        state: the state with moments of the same names and shapes.
+        grads: gradients of the same names and shapes.
+        ops: the arithmetic; only its square root is used.
+        learning_rate: > 0.
+        beta1: in [0, 1).
+        beta2: in [0, 1).
+        eps: > 0.
+        weight_decay: >= 0.
+        decoupled: shrink the weights directly instead of through the gradient.
+
+    Returns:
+        New parameters and a new state; the arguments are left as they are.
+
+    Mirror:
+        `torch_port.optim.Adam` and `AdamW`, the same bits under reproducible arithmetic.
+
+    Source:
+        Kingma, Ba 2015, algorithm 1; Loshchilov, Hutter 2019, algorithm 2; Reddi, Kale, Kumar 2018 (amsgrad). Against
+        `torch.optim.Adam`: there the learning rate is divided by 1 - beta1**t and sqrt(v) by sqrt(1 - beta2**t), which
+        rounds differently.
+
+    Example:
+        >>> from numpy_ref.arithmetic import REPRODUCIBLE
+        >>> w, g = {"w": np.ones(2, np.float32)}, {"w": np.array([3, -5], np.float32)}
+        >>> w, state = adam_step(w, init_adam(w), g, REPRODUCIBLE, learning_rate=0.25)
+        >>> w["w"], state.t
+        (array([0.75, 1.25], dtype=float32), 1)
+    """
+    t = state.t + 1
+    correction1, correction2 = 1 - power(beta1, t), 1 - power(beta2, t)
+    new, m, v, v_max = {}, {}, {}, {}
+    for name, w in params.items():
+        real, g = w.dtype.type, grads[name]
+        if weight_decay and decoupled:
+            w = w * real(1 - learning_rate * weight_decay)
+        elif weight_decay:
+            g = g + real(weight_decay) * w
+        m[name] = real(beta1) * state.m[name] + real(1 - beta1) * g
+        v[name] = real(beta2) * state.v[name] + real(1 - beta2) * (g * g)
+        largest = v[name]
+        if state.v_max:
+            largest = v_max[name] = np.where(v[name] <= state.v_max[name], state.v_max[name], v[name])  # NaN stays
+        m_hat = m[name] / real(correction1)
+        v_hat = largest / real(correction2)
+        new[name] = w - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(eps))
+    return new, AdamState(t, m, v, v_max)
+
+
+class SGDState(NamedTuple):
+    """State of SGD with momentum. Zero buffers with t == 0 mean "no buffer yet"; without momentum there are none.
+
+    Resume:
+        Without the buffer the next updates forget the direction; without `t` the first gradient enters undamped again.
+    """
+
+    t: int  # completed updates
+    momentum_buffer: Arrays
+
+
+def init_sgd(params: Mapping[str, Array], *, momentum: float = 0.9) -> SGDState:
+    """The state before the first update: t = 0, buffers zero, or none without momentum."""
+    return SGDState(0, _zeros(params) if momentum else {})
+
+
+def sgd_step(
+    params: Mapping[str, Array],
+    state: SGDState,
+    grads: Mapping[str, Array],
+    *,
+    learning_rate: float,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[Arrays, SGDState]:
+    """One update of SGD with momentum.
+
+        t = t + 1
+        g = g + weight_decay w
+        b = g                                     in the first update
+        b = momentum b + (1 - dampening) g        after it
+        d = g + momentum b                        (Nesterov)       d = b
+        w = w - learning_rate d
+
+    Args:
+        params: name to array, any shapes.
+        state: the state with buffers of the same names and shapes.
+        grads: gradients of the same names and shapes.
+        learning_rate: > 0.
+        momentum: in [0, 1); 0 for plain gradient descent.
+        dampening: in [0, 1).
+        nesterov: use the gradient corrected by the buffer.
+        weight_decay: >= 0.
+
+    Returns:
+        New parameters and a new state; the arguments are left as they are.
+
+    Mirror:
+        `torch_port.optim.SGD`, the same bits.
+
+    Source:
+        Sutskever, Martens, Dahl, Hinton 2013, with the learning rate outside the buffer as in `torch.optim.SGD`.
+
+    Example:
+        >>> w, g = {"w": np.ones(1, np.float32)}, {"w": np.ones(1, np.float32)}
+        >>> w, state = sgd_step(w, init_sgd(w), g, learning_rate=0.5)
+        >>> w, state = sgd_step(w, state, g, learning_rate=0.5)
+        >>> w["w"], state.momentum_buffer["w"]
+        (array([-0.45], dtype=float32), array([1.9], dtype=float32))
+    """
+    new, buffers = {}, {}
+    for name, w in params.items():
+        real, g = w.dtype.type, grads[name]
+        if weight_decay:
+            g = g + real(weight_decay) * w
+        d = g
+        if state.momentum_buffer:
+            b = g if state.t == 0 else real(momentum) * state.momentum_buffer[name] + real(1 - dampening) * g
+            buffers[name] = b
+            d = g + real(momentum) * b if nesterov else b
+        new[name] = w - real(learning_rate) * d
+    return new, SGDState(state.t + 1, buffers)
+
+
+class ScheduleState(NamedTuple):
+    """Where a schedule stands.
+
+    Resume:
+        Without it the rate jumps back to its first value and decays again from there.
+    """
+
+    tick: int  # completed updates, the unit of every schedule here
+    rate: float  # learning rate of the next update
+
+
+def init_schedule(kind: str, *, learning_rate: float, warmup_steps: int = 10, total_steps: int = 1000) -> ScheduleState:
+    """The schedule before the first update."""
+    if kind == "warmup_cosine":
+        return ScheduleState(0, _warmup_cosine(0, learning_rate, warmup_steps, total_steps))
+    return ScheduleState(0, learning_rate)
+
+
+def schedule_step(
+    state: ScheduleState,
+    kind: str,
+    *,
+    learning_rate: float,
+    step_size: int = 100,
+    gamma: float = 0.5,
+    warmup_steps: int = 10,
+    total_steps: int = 1000,
+) -> ScheduleState:
+    """One tick of a schedule, once a completed update.
+
+        constant        rate = learning_rate
+        step            rate = rate gamma         at every step_size-th tick
+        warmup_cosine   rate = learning_rate (tick + 1) / warmup_steps                        while tick < warmup_steps
+                        rate = learning_rate (1 + cos(pi (tick - warmup_steps) / (total_steps - warmup_steps))) / 2
+                        and 0 from total_steps on
+
+    Mirror:
+        The step schedule multiplies as the stock `torch.optim.lr_scheduler.StepLR` does, the same bits.
+
+    Example:
+        >>> state = init_schedule("step", learning_rate=0.25)
+        >>> for _ in range(3):
+        ...     state = schedule_step(state, "step", learning_rate=0.25, step_size=2, gamma=0.5)
+        >>> state
+        ScheduleState(tick=3, rate=0.125)
+    """
+    tick, rate = state.tick + 1, state.rate
+    if kind == "step" and tick % step_size == 0:
+        rate = rate * gamma
+    if kind == "warmup_cosine":
+        rate = _warmup_cosine(tick, learning_rate, warmup_steps, total_steps)
+    return ScheduleState(tick, rate)
+
+
+def _warmup_cosine(tick: int, learning_rate: float, warmup_steps: int, total_steps: int) -> float:
+    if tick < warmup_steps:
+        return learning_rate * (tick + 1) / warmup_steps
+    length = total_steps - warmup_steps
+    return learning_rate * (1 + cos_pi(min(tick - warmup_steps, length), length)) / 2
+
+
+def _zeros(params: Mapping[str, Array]) -> Arrays:
+    return {name: np.zeros_like(w) for name, w in params.items()}

@@ -1,0 +1,311 @@
+"""A run: its configuration, its whole state, and the loop that advances it.
+
+`RunState` holds all that training changes, random state included. If it is not in there, it does not survive; so a run
+continued from its state alone equals one that never stopped.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref import data as data_module
+from numpy_ref import model as network
+from numpy_ref import optim
+from numpy_ref.arithmetic import Arithmetic, arithmetic_named, check_subnormals
+from numpy_ref.config import RunConfig
+from numpy_ref.data import Dataset, Position
+from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
+from numpy_ref.tree import copy_tree
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+
+
+class RngState(NamedTuple):
+    """The streams that training draws from.
+
+    Resume:
+        `order`, the stream at the start of this epoch: without it an epoch is shuffled anew, so that some samples are
+        seen twice and others never. `dropout`: without it other units are dropped. Initial weights are drawn once, so
+        their stream is no state.
+    """
+
+    order: StreamState
+    dropout: StreamState
+
+
+class Best(NamedTuple):
+    """The best weights so far, by the loss on the held-out samples; a copy, never a view of the live ones.
+
+    Resume:
+        Without it a worse model is kept as the best at the next evaluation.
+    """
+
+    loss: float
+    step: int
+    model: Arrays
+
+
+class RunState(NamedTuple):
+    """All that training changes.
+
+    Resume:
+        Each leaf is needed; `parity_tests/mutants.py` holds, for each, a resume that loses it and is caught. `mode` is
+        "train" or "eval", as in `torch.nn.Module`: in "eval" nothing is dropped and running statistics are used.
+    """
+
+    step: int  # completed updates
+    mode: str
+    model: Arrays
+    optimizer: optim.AdamState | optim.SGDState
+    schedule: optim.ScheduleState
+    rng: RngState
+    data: Position
+    best: Best
+
+
+class Run(NamedTuple):
+    """A run: what was decided (`config`), what training changes (`state`), and who it is."""
+
+    config: RunConfig
+    state: RunState
+    run_id: str  # 32 hexadecimal digits, drawn from the system when the run was started
+    fingerprint: str  # of the data set
+
+
+class StepRecord(NamedTuple):
+    """What a step did, for logs and comparisons; no part of the state."""
+
+    step: int  # completed updates, this one included
+    loss: float  # mean over the samples, before the update
+    rate: float  # learning rate used
+    samples: Array  # (B,) indices of the training samples, in the order consumed
+
+
+class Evaluation(NamedTuple):
+    """Loss and accuracy on the held-out samples."""
+
+    loss: float
+    accuracy: float
+
+
+def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
+    """The state before the first step, a function of the configuration and the model's ends alone.
+
+    Args:
+        config: the settings.
+        inputs: D.
+        classes: C.
+    """
+    weights = generator_from(init_stream(config.seed, "weights"))
+    model = network.init_model(weights, inputs, config.hidden, classes, batch_norm=config.batch_norm)
+    params = network.parameters(model)
+    if config.optimizer == "sgd":
+        optimizer: optim.AdamState | optim.SGDState = optim.init_sgd(params, momentum=config.momentum)
+    else:
+        optimizer = optim.init_adam(params, amsgrad=config.amsgrad)
+    return RunState(
+        step=0,
+        mode="train",
+        model=model,
+        optimizer=optimizer,
+        schedule=optim.init_schedule(
+            config.schedule,
+            learning_rate=config.learning_rate,
+            warmup_steps=config.warmup_steps,
+            total_steps=config.total_steps,
+        ),
+        rng=RngState(init_stream(config.seed, "order"), init_stream(config.seed, "dropout")),
+        data=Position(0, 0),
+        best=Best(float("inf"), 0, copy_tree(model)),
+    )
+
+
+def init_run(config: RunConfig, data: Dataset) -> Run:
+    """Start a run.
+
+    Args:
+        config: the settings.
+        data: the data set it will train on; the run remembers its fingerprint.
+
+    Returns:
+        A run at step 0.
+
+    Raises:
+        ValueError: batch normalisation would meet a batch of one sample.
+        RuntimeError: reproducible arithmetic on a processor that flushes subnormal numbers to zero.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> run = init_run(RunConfig(hidden=(16,)), load_data("digits"))
+        >>> run.state.step, run.state.model["layer0.weight"].shape
+        (0, (16, 64))
+    """
+    check_run(config, data)
+    state = init_state(config, data.inputs.shape[1], data.classes)
+    return Run(config, state, uuid.uuid4().hex, data.fingerprint)
+
+
+def snapshot(run: Run) -> RunState:
+    """The run's state, independent of it: what a checkpoint holds and a comparison compares."""
+    return copy_tree(run.state)
+
+
+def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
+    """A run that goes on from a state, which it copies; the inverse of `snapshot`."""
+    return Run(config, copy_tree(state), run_id, fingerprint)
+
+
+def check_run(config: RunConfig, data: Dataset) -> None:
+    """Refuse what could not be trained; see `init_run`."""
+    if config.arithmetic == "reproducible":
+        check_subnormals()
+    samples = len(data.labels)
+    if config.batch_norm and 1 in (config.batch_size, samples % config.batch_size):
+        raise ValueError(
+            f"RunConfig.batch_norm: expected at least 2 samples in every batch, found a last batch of 1 ({samples} "
+            f"training samples in batches of {config.batch_size}). Choose another batch_size."
+        )
+
+
+def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRecord], None] | None = None) -> Run:
+    """Advance a run by n completed updates.
+
+    Args:
+        run: left as it is; nothing in the result shares memory with it.
+        data: the data set the run was started on.
+        n: updates, >= 0.
+        on_step: called after each update with its record.
+
+    Returns:
+        The run n steps later.
+
+    Raises:
+        ValueError: `n` is no whole number >= 0, or the data set is another one.
+
+    Mirror:
+        `torch_port.train_n_steps`, the same bits under reproducible arithmetic.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = init_run(RunConfig(hidden=(16,)), digits)
+        >>> train_n_steps(train_n_steps(run, digits, 2), digits, 1).state.step
+        3
+    """
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        raise ValueError(f"train_n_steps: n: expected a whole number >= 0, found {n!r}")
+    if data.fingerprint != run.fingerprint:
+        raise ValueError(
+            f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
+            "Give the data that the run was started on."
+        )
+    config, state = run.config, copy_tree(run.state)
+    ops = arithmetic_named(config.arithmetic)
+    epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds
+    for _ in range(n):
+        if epoch is None or state.data.consumed == 0:
+            epoch = data_module.epoch_order(state.rng.order, len(data.labels))
+        state, record = _train_step(state, config, data, ops, *epoch)
+        if state.step % config.evaluate_every == 0:
+            loss = _evaluate(state.model, data, ops).loss
+            if loss < state.best.loss:
+                state = state._replace(best=Best(loss, state.step, copy_tree(state.model)))
+        if on_step is not None:
+            on_step(record)
+    return run._replace(state=state)
+
+
+def evaluate(run: Run, data: Dataset) -> Evaluation:
+    """Loss and accuracy on the held-out samples; draws nothing and changes nothing.
+
+    Raises:
+        ValueError: the data set is another one than the run's.
+    """
+    if data.fingerprint != run.fingerprint:
+        raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
+    return _evaluate(run.state.model, data, arithmetic_named(run.config.arithmetic))
+
+
+def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
+    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False)
+    loss, _ = network.cross_entropy(logits, data.test_labels, ops, count=len(logits))
+    return Evaluation(float(loss), float(np.mean(logits.argmax(axis=1) == data.test_labels)))
+
+
+def _train_step(
+    state: RunState, config: RunConfig, data: Dataset, ops: Arithmetic, order: Array, next_order: StreamState
+) -> tuple[RunState, StepRecord]:
+    """One update from the next window of samples, in micro-batches; the arguments are left as they are."""
+    window = data_module.window_indices(order, state.data.consumed, config.batch_size * config.accumulation)
+    model, training = state.model, state.mode == "train"
+    dropout = generator_from(state.rng.dropout)
+    loss: Array = np.zeros((), np.float32)
+    grads: Arrays = {}
+    for start in range(0, len(window), config.batch_size):
+        samples = window[start : start + config.batch_size]
+        x = data.inputs[samples]
+        if config.noise and training:
+            u = draw_noise(config.seed, state.data.epoch, samples, x.shape[1])
+            x = x + (2 * u - 1) * np.float32(config.noise)
+        masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if training else []
+        logits, cache, buffers = network.forward(model, x, ops, training=training, masks=masks, dropout=config.dropout)
+        part, grad = network.cross_entropy(logits, data.labels[samples], ops, count=len(window))
+        new = network.backward(model, cache, grad, ops)
+        loss = loss + part
+        grads = {name: grads[name] + new[name] for name in grads} if grads else new
+        model = model | buffers
+    params, optimizer = _update(state, config, model, grads, ops)
+    position, order_state = data_module.advance(state.data, state.rng.order, len(data.labels), len(window), next_order)
+    schedule = optim.schedule_step(
+        state.schedule,
+        config.schedule,
+        learning_rate=config.learning_rate,
+        step_size=config.step_size,
+        gamma=config.gamma,
+        warmup_steps=config.warmup_steps,
+        total_steps=config.total_steps,
+    )
+    new_state = RunState(
+        step=state.step + 1,
+        mode=state.mode,
+        model=model | params,
+        optimizer=optimizer,
+        schedule=schedule,
+        rng=RngState(order_state, stream_state(dropout)),
+        data=position,
+        best=state.best,
+    )
+    return new_state, StepRecord(new_state.step, float(loss), state.schedule.rate, window)
+
+
+def _update(
+    state: RunState, config: RunConfig, model: Arrays, grads: Arrays, ops: Arithmetic
+) -> tuple[Arrays, optim.AdamState | optim.SGDState]:
+    """The optimizer's step at the schedule's rate."""
+    params = network.parameters(model)
+    if isinstance(state.optimizer, optim.SGDState):
+        return optim.sgd_step(
+            params,
+            state.optimizer,
+            grads,
+            learning_rate=state.schedule.rate,
+            momentum=config.momentum,
+            dampening=config.dampening,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+        )
+    return optim.adam_step(
+        params,
+        state.optimizer,
+        grads,
+        ops,
+        learning_rate=state.schedule.rate,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        decoupled=config.optimizer == "adamw",
+    )

@@ -1,0 +1,59 @@
+"""Named leaves of nested state: one path syntax for files, errors and verdicts.
+
+A tree is a NamedTuple or a dict of trees; everything else is a leaf: an array, or a plain int, float or str. A leaf's
+path joins the names on the way to it with slashes, as in `optimizer/m/layer0.weight`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+Tree = TypeVar("Tree")
+
+
+def _items(node: Any) -> Iterator[tuple[str, Any]] | None:
+    if isinstance(node, dict):
+        return iter(node.items())
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return iter(zip(node._fields, node, strict=True))
+    return None
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every leaf of a tree by its path, in the tree's own order.
+
+    Example:
+        >>> flatten({"t": 3, "m": {"layer0.bias": 0.5}})
+        {'t': 3, 'm/layer0.bias': 0.5}
+    """
+    items = _items(tree)
+    if items is None:
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, child in items:
+        leaves.update(flatten(child, f"{prefix}/{name}" if prefix else name))
+    return leaves
+
+
+def map_leaves(function: Callable[[str, Any], Any], tree: Tree, prefix: str = "") -> Tree:
+    """A tree of the same structure with function(path, leaf) at each leaf."""
+    items = _items(tree)
+    if items is None:
+        return function(prefix, tree)  # type: ignore[no-any-return]
+    new = {name: map_leaves(function, child, f"{prefix}/{name}" if prefix else name) for name, child in items}
+    return new if isinstance(tree, dict) else type(tree)(**new)  # type: ignore[return-value]
+
+
+def unflatten(template: Tree, leaves: Mapping[str, Any]) -> Tree:
+    """A tree of the template's structure with the leaves at its paths.
+
+    Raises:
+        KeyError: a path of the template is missing from `leaves`.
+    """
+    return map_leaves(lambda path, _: leaves[path], template)
+
+
+def copy_tree(tree: Tree) -> Tree:
+    """A tree that shares no array with the given one."""
+    return map_leaves(lambda _, leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
