@@ -1,0 +1,393 @@
+"""The file format: named arrays and a JSON manifest in the safetensors layout; no byte can change unnoticed.
+
+    8 bytes    N, the length of the header, little-endian
+    N bytes    the header: JSON, padded with spaces so that the data starts at a multiple of 8
+    the rest   the arrays: little-endian, C order, without holes, by descending item size and then by name
+
+The header maps each name to its `dtype`, `shape` and `data_offsets`, as in any safetensors file, and `__metadata__` to
+five strings: `format`; `version`; `manifest`, the caller's JSON; `crc32`, JSON from name to 8 hexadecimal digits; and
+`sha256`, taken over the length and the header with 64 zeros in this field's place. All JSON is canonical: keys sorted,
+no spaces, ASCII. `format`, `version`, `sha256` and that rule stay the same in every later version, so that a reader can
+tell a newer file from a damaged one. Numbers are stored as they are, except that every NaN becomes the positive quiet
+one of its type, and every true is one.
+"""
+
+import hashlib
+import json
+import math
+import os
+import reprlib
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+
+from numpy_ref.durable import ReplacementFile
+
+FORMAT = "bitwise-resume"
+VERSION = "1"
+CHUNK_BYTES = 1 << 20
+HEADER_LIMIT = 100_000_000  # bytes: what the safetensors package accepts
+NAME_LIMIT = 1024  # bytes of UTF-8
+DEPTH_LIMIT = 64  # of lists and dicts in a manifest
+
+# NumPy's name of each type, and the format's.
+CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL"}
+CODES |= {f"int{n}": f"I{n}" for n in (64, 32, 16, 8)} | {f"uint{n}": f"U{n}" for n in (64, 32, 16, 8)}
+DTYPES = {code: name for name, code in CODES.items()}
+QUIET_NAN = {"float64": 0x7FF8 << 48, "float32": 0x7FC0 << 16, "float16": 0x7E00}
+
+NEWER = "Use the version of the program that wrote the file, or a newer one."
+DAMAGED = "The file is damaged: use an older checkpoint or another copy of this one."
+
+Path = str | os.PathLike[str]
+Leaves = dict[str, tuple[str, tuple[int, ...]]]
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be used; the message says which file, what was expected, what was found, what to do."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """The file is damaged: cut short, changed, or never a checkpoint."""
+
+
+class IncompleteCheckpoint(CheckpointError):
+    """The file is sound, but lacks state that the caller needs."""
+
+
+class IncompatibleCheckpoint(CheckpointError):
+    """The file is sound, but made by another program, a newer version, or for another run."""
+
+
+def check_storable(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse at save what could not be loaded, all of it in one message.
+
+    Args:
+        arrays: Arrays by name. A name is any text that is not empty, holds no NUL, can be encoded as UTF-8 in at most
+            1024 bytes and is not `__metadata__`. An array is a plain ndarray (or memmap) of native byte order, of
+            float64/32/16, int64/32/16/8, uint64/32/16/8 or bool, in any memory layout.
+
+    Raises:
+        ValueError: Names every offender and what is wrong with it, sorted.
+
+    Example:
+        >>> check_storable({"w": np.zeros(3), "": np.zeros(3)})
+        Traceback (most recent call last):
+        ...
+        ValueError: cannot store these arrays; mend each and save again:
+            '': expected a name that is not empty
+    """
+    faults = [(repr(name), _fault_of_name(name)) for name in arrays]
+    faults += [(repr(name), _fault_of_array(array)) for name, array in arrays.items()]
+    _refuse("arrays", [f"{name if len(name) <= 80 else name[:80] + '…'}: {fault}" for name, fault in faults if fault])
+
+
+def write_container(
+    file: BinaryIO | ReplacementFile, arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any]
+) -> None:
+    """Write arrays and manifest, streaming: memory for one chunk is all that it takes beside the arrays.
+
+    The rule: check everything; write a header of zeros, which no reader accepts; write each array in C order, chunk by
+    chunk, its CRC-32 taken beside the write; go back and write the true header, of the same length.
+
+    Args:
+        file: A buffered, seekable binary writer, empty and at its start. It is left open, neither flushed nor rewound.
+        arrays: Arrays by name; `check_storable` says which are accepted.
+        manifest: A JSON object: None, bool, int, finite float, str, lists and dicts with str keys, at most 64 deep.
+
+    Raises:
+        ValueError: An array, a name or a value of the manifest cannot be stored; nothing has been written.
+
+    Source: the safetensors format, https://github.com/huggingface/safetensors#format.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> write_container(file, {"w": np.ones(2, np.uint8)}, {"step": 3})
+        >>> file.getvalue()[-2:].hex()
+        '0101'
+    """
+    check_storable(arrays)
+    _refuse("values of the manifest", list(_faults_of_json(dict(manifest), "manifest", 0)))
+    leaves = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+    offsets = _offsets(leaves)
+    header: dict[str, Any] = {
+        name: {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": list(offsets[name])}
+        for name, (dtype, shape) in leaves.items()
+    }
+    crc32 = dict.fromkeys(leaves, "0" * 8)
+    metadata = {"format": FORMAT, "version": VERSION, "crc32": _encode(crc32), "manifest": _encode(dict(manifest))}
+    header["__metadata__"] = metadata
+    length = len(_seal(header))
+    if length > HEADER_LIMIT:
+        raise ValueError(
+            f"expected a header of at most {HEADER_LIMIT} bytes, found {length}: make the manifest smaller"
+        )
+    file.write(bytes(length))
+    for name in offsets:
+        crc = 0
+        for chunk in _chunks(arrays[name]):
+            crc = zlib.crc32(chunk, crc)
+            file.write(chunk)
+        crc32[name] = f"{crc:08x}"
+    metadata["crc32"] = _encode(crc32)
+    file.seek(0)
+    file.write(_seal(header))
+
+
+def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read and verify a whole file; nothing is returned unless every byte is as it was written.
+
+    Args:
+        path: A file that `write_container` wrote.
+
+    Returns:
+        The arrays by name, fresh, writable, C-contiguous and of native byte order, and the manifest.
+
+    Raises:
+        CorruptCheckpoint: The file is damaged; damaged arrays are all named.
+        IncompatibleCheckpoint: The file is sound, but of another program or a newer version.
+        CheckpointError: There is no such file, or it cannot be read.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    damaged = []
+    with _open(path) as file:
+        leaves, crc32, manifest = _read_header(file, path)
+        for name in _offsets(leaves):
+            dtype, shape = leaves[name]
+            array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
+            stored, crc = array.reshape(-1).view(np.uint8), 0
+            for start in range(0, stored.size, CHUNK_BYTES):
+                part = stored[start : start + CHUNK_BYTES].data
+                # The size was right when the file was opened: somebody has cut it since.
+                if (got := file.readinto(part)) != len(part):
+                    _fail(path, f"{len(part)} more bytes", f"{got}", leaf=name)
+                crc = zlib.crc32(part, crc)
+            if f"{crc:08x}" != crc32[name]:
+                damaged.append(f"{name!r} with CRC-32 {crc:08x} for {crc32[name]}")
+            elif dtype == "bool" and stored.max(initial=0) > 1:
+                damaged.append(f"{name!r} with booleans other than 0 and 1")
+            arrays[name] = array.astype(np.dtype(dtype), copy=False)
+    if damaged:
+        _fail(path, "arrays as they were written", "; ".join(sorted(damaged)))
+    return arrays, manifest
+
+
+def read_manifest(path: Path) -> tuple[Leaves, dict[str, Any]]:
+    """Read and verify the header alone, and that the file has the size it states: cheap however large the file.
+
+    Args:
+        path: A file that `write_container` wrote.
+
+    Returns:
+        The type's name and the shape of each array by name, and the manifest.
+
+    Raises:
+        CheckpointError: As `read_container`, except that damage within the arrays is not seen.
+    """
+    with _open(path) as file:
+        leaves, _, manifest = _read_header(file, path)
+    return leaves, manifest
+
+
+def _fault_of_name(name: object) -> str | None:
+    """What is wrong with the name of an array, None if nothing is."""
+    if not isinstance(name, str):
+        return f"expected a name that is a str, found {type(name).__name__}"
+    if not name or "\0" in name:
+        return f"expected a name that {'holds no NUL' if name else 'is not empty'}"
+    if name == "__metadata__":
+        return "this name is reserved by the format; choose another"
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return "expected a name that UTF-8 can encode, found a lone surrogate"
+    return f"expected a name of at most {NAME_LIMIT} bytes, found {length}" if length > NAME_LIMIT else None
+
+
+def _fault_of_array(array: object) -> str | None:
+    """What is wrong with an array, None if nothing is."""
+    # Another subclass would lose what it adds, such as a mask.
+    if not isinstance(array, np.ndarray) or type(array) not in (np.ndarray, np.memmap):
+        return f"expected numpy.ndarray, found {type(array).__name__}; convert it"
+    if array.dtype.hasobject:
+        return "Python objects cannot be stored in an array; make them numbers, or put them into the manifest"
+    if array.dtype.name not in CODES:
+        return f"dtype {array.dtype} cannot be stored; convert it to one of {', '.join(sorted(CODES))}"
+    if not array.dtype.isnative:
+        return f"expected native byte order, found {array.dtype.str!r}; use array.astype(array.dtype.newbyteorder('='))"
+    return None
+
+
+def _faults_of_json(value: object, place: str, depth: int) -> Iterator[str]:
+    """All places in a manifest whose value would not come back from JSON as it was."""
+    if depth > DEPTH_LIMIT:
+        yield f"{place[:80]}…: nested more than {DEPTH_LIMIT} deep, or within itself"
+    elif isinstance(value, dict):
+        yield from (f"{place}: expected keys that are str, found {key!r}" for key in value if not isinstance(key, str))
+        for key, item in value.items():
+            yield from _faults_of_json(item, f"{place}/{key}", depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _faults_of_json(item, f"{place}/{index}", depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{place}: expected a finite number, found {value!r}; write it as a str"
+    elif isinstance(value, int) and value.bit_length() > 8192:
+        yield f"{place}: expected an integer of at most 8192 bits, found {value.bit_length()}; write it in hexadecimal"
+    elif value is not None and not isinstance(value, (int, float, str)):
+        yield f"{place}: expected None, bool, int, float, str, list or dict, found {type(value).__name__}"
+
+
+def _refuse(what: str, faults: list[str]) -> None:
+    """Raise one ValueError for all faults, if there are any."""
+    if faults:
+        raise ValueError(f"cannot store these {what}; mend each and save again:\n    " + "\n    ".join(sorted(faults)))
+
+
+def _fail(
+    path: Path,
+    expected: str,
+    found: str,
+    leaf: str = "",
+    advice: str = DAMAGED,
+    kind: type[CheckpointError] = CorruptCheckpoint,
+) -> NoReturn:
+    """Raise a `CheckpointError`: where, what was expected, what was found, what to do."""
+    place = f"{os.fspath(path)}: {leaf}: " if leaf else f"{os.fspath(path)}: "
+    raise kind(f"{place}expected {expected}, found {found}.\n    {advice}")
+
+
+def _encode(value: object) -> str:
+    """The one way to write a value as JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _decode(path: Path, what: str, text: str | bytes) -> Any:
+    """Read strict JSON that is written in the one way, save for spaces at the end."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("one key twice in an object")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=once)
+        _encode(value)  # refuses NaN and infinities
+        return value
+    except (ValueError, RecursionError) as error:
+        _fail(path, f"{what} of strict JSON", f"{error}")
+
+
+def _offsets(leaves: Leaves) -> dict[str, tuple[int, int]]:
+    """Where each array's bytes begin and end, in the order of the data: large items first, so that all are aligned."""
+    begin, offsets = 0, {}
+    for name in sorted(leaves, key=lambda name: (-np.dtype(leaves[name][0]).itemsize, name)):
+        dtype, shape = leaves[name]
+        offsets[name] = (begin, begin := begin + math.prod(shape) * np.dtype(dtype).itemsize)
+    return offsets
+
+
+def _seal(header: dict[str, Any]) -> bytes:
+    """The length and the header, canonical, padded, and with its digest set."""
+
+    def frame(digest: str) -> bytes:
+        text = _encode(header | {"__metadata__": header["__metadata__"] | {"sha256": digest}}).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+    return frame(hashlib.sha256(frame("0" * 64)).hexdigest())
+
+
+def _chunks(array: np.ndarray) -> Iterator[bytes]:
+    """The bytes of an array in C order, whatever its memory layout, a chunk at a time."""
+    # `flat` steps through any layout and copies only what is sliced; reshape would copy the whole array.
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    step = CHUNK_BYTES // array.itemsize
+    for start in range(0, array.size, step):
+        part = flat[start : start + step]
+        if array.dtype.kind == "f" and (nan := np.isnan(part)).any():
+            part = part.copy()
+            part.view(f"u{part.itemsize}")[nan] = QUIET_NAN[array.dtype.name]
+        elif array.dtype.kind == "b":
+            part = part.view(np.uint8) != 0
+        yield part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BufferedReader]:
+    """Open a checkpoint for reading; whatever the system refuses becomes a `CheckpointError`."""
+    try:
+        # Asked before opening: opening a pipe would wait for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            _fail(path, "a file", "a directory or device", advice="Give the path of one file.", kind=CheckpointError)
+        with open(path, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        _fail(path, "a checkpoint", "no such file", advice="Check the path, or save first.", kind=CheckpointError)
+    except OSError as error:
+        advice = "Check the permissions and the disk; the file itself may be sound."
+        _fail(path, "a readable file", error.strerror or f"{error}", advice=advice, kind=CheckpointError)
+
+
+def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, str], dict[str, Any]]:
+    """Read the header and verify all that it says, against itself and against the size of the file."""
+    size = os.fstat(file.fileno()).st_size
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
+        _fail(path, "8 bytes with the length of a header, and the header", f"{size} bytes, stating {length}")
+    raw = file.read(length)
+    header = _decode(path, "a header", raw)
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        _fail(path, "an object with __metadata__ from str to str", reprlib.repr(header))
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    for name, entry in entries.items():
+        if fault := _fault_of_name(name):
+            _fail(path, "legal names", f"{reprlib.repr(name)}: {fault}")
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            _fail(path, "dtype, shape and data_offsets", reprlib.repr(entry), leaf=name)
+    # A file of ours with one flipped bit still has one of the two, and goes on to fail by its digest.
+    if metadata.get("format") != FORMAT and "sha256" not in metadata:
+        found, advice = "a plain safetensors file", "It holds no state of a run: read it with the safetensors package."
+        _fail(path, f"a {FORMAT} file", found, advice=advice, kind=IncompatibleCheckpoint)
+    if _seal(header) != prefix + raw:
+        _fail(path, "a header in canonical form that agrees with its SHA-256", "another")
+    # From here on the header is as somebody wrote it.
+    written = f"format {metadata.get('format')!r:.80} version {metadata.get('version')!r:.80}"
+    if written != (ours := f"format {FORMAT!r} version {VERSION!r}"):
+        _fail(path, ours, written, advice=NEWER, kind=IncompatibleCheckpoint)
+    if metadata.keys() != (keys := {"crc32", "format", "manifest", "sha256", "version"}):
+        _fail(path, f"metadata {sorted(keys)}", reprlib.repr(sorted(metadata)))
+    leaves = {name: _leaf(path, name, entry["dtype"], entry["shape"]) for name, entry in entries.items()}
+    end = 0
+    for name, (begin, end) in _offsets(leaves).items():
+        # As text, for True == 1 == 1.0.
+        if _encode(entries[name]["data_offsets"]) != f"[{begin},{end}]":
+            _fail(path, f"data_offsets [{begin}, {end}]", reprlib.repr(entries[name]["data_offsets"]), leaf=name)
+    if size != (total := 8 + length + end):
+        _fail(path, f"{total} bytes in all", f"{size}: {'cut short' if size < total else 'too many'}")
+    crc32, manifest = (_decode(path, key, metadata[key]) for key in ("crc32", "manifest"))
+    if not isinstance(crc32, dict) or not isinstance(manifest, dict) or crc32.keys() != leaves.keys():
+        _fail(path, "a manifest that is an object, and a CRC-32 for each array", "another")
+    return leaves, crc32, manifest
+
+
+def _leaf(path: Path, name: str, code: object, shape: object) -> tuple[str, tuple[int, ...]]:
+    """The type's name and the shape of one array."""
+    if not isinstance(code, str) or code not in DTYPES:
+        known = f"a dtype of {', '.join(sorted(DTYPES))}"
+        _fail(path, known, reprlib.repr(code), leaf=name, advice=NEWER, kind=IncompatibleCheckpoint)
+    # `type`, for True is an int too. Sizes beside a zero count as well: NumPy refuses such an array all the same.
+    sizes: list[Any] = shape if isinstance(shape, list) else [None]
+    sound = len(sizes) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in sizes)
+    if not sound or math.prod(n for n in sizes if n) * np.dtype(DTYPES[code]).itemsize >= 2**63:
+        _fail(
+            path, "a shape of at most 64 sizes, none negative, of less than 2**63 bytes", reprlib.repr(shape), leaf=name
+        )
+    return DTYPES[code], tuple(sizes)

@@ -1,0 +1,758 @@
+"""The file format: what is written comes back, any reader of safetensors opens it, and no damage goes unnoticed."""
+
+import hashlib
+import io
+import json
+import os
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from numpy_ref import container
+from numpy_ref.container import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+    IncompleteCheckpoint,
+    check_storable,
+    read_container,
+    read_manifest,
+    write_container,
+)
+from numpy_ref.durable import replace_file
+
+DTYPES = ["float64", "float32", "float16", "bool"] + [f"{sign}int{n}" for sign in ("", "u") for n in (64, 32, 16, 8)]
+QUIET = {"float64": 0x7FF8000000000000, "float32": 0x7FC00000, "float16": 0x7E00}
+ODD_NAMES = [
+    "file",
+    "allow_pickle",
+    "self",
+    "args",
+    "arr_0",
+    "w",
+    "w.npy",
+    "W",
+    "/a",
+    "a//b",
+    "../x",
+    "a\\b",
+    " ",
+    ".",
+    "ü☃",
+]
+ODD_NAMES += ["e\u0301", "é", "\U0001f600", '"', "\x01\n", "x" * 1024, "dtype", "format", "a.b/c d"]
+
+
+def encode(arrays, manifest=None):
+    file = io.BytesIO()
+    write_container(file, arrays, {} if manifest is None else manifest)
+    return file.getvalue()
+
+
+def decode(tmp_path, data, reader=read_container):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(data)
+    return reader(path)
+
+
+def expected_array(array):
+    """What must come back: the same, in C order, with the canonical NaN; by other means than the module's."""
+    fresh = np.empty(array.shape, array.dtype)
+    fresh[...] = array
+    if array.dtype.kind == "f":
+        quiet = np.array(QUIET[array.dtype.name], f"u{array.itemsize}").view(array.dtype)
+        np.copyto(fresh, quiet, where=fresh != fresh)
+    return fresh
+
+
+def assert_same_bits(found, wanted):
+    assert sorted(found) == sorted(wanted)
+    for name, array in wanted.items():
+        got, want = found[name], expected_array(array)
+        assert type(got) is np.ndarray
+        assert (got.shape, got.dtype, got.tobytes()) == (want.shape, want.dtype, want.tobytes()), name
+        assert got.flags.c_contiguous
+        assert got.flags.writeable
+        assert got.flags.owndata
+        assert got.dtype.isnative
+
+
+# Arrays of any bits (NaN payloads, -0.0, subnormals) and in any layout.
+
+
+@st.composite
+def layouts(draw, array):
+    kind = draw(st.sampled_from(["plain", "fortran", "strided", "reversed", "transposed", "broadcast", "read-only"]))
+    if kind == "fortran":
+        return np.asfortranarray(array) if array.ndim else array
+    if kind == "strided":
+        wide = np.zeros((*array.shape, 2), array.dtype)
+        wide[..., 0] = array
+        return wide[..., 0]
+    if kind == "reversed":
+        return array[(slice(None, None, -1),) * array.ndim] if array.ndim else array
+    if kind == "transposed":
+        return array.T
+    if kind == "broadcast":
+        return np.broadcast_to(array, (2, *array.shape))
+    if kind == "read-only":
+        array.flags.writeable = False
+    return array
+
+
+@st.composite
+def arrays_of_any_bits(draw):
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+    size = int(np.prod(shape)) * dtype.itemsize
+    bits = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).copy()
+    array = ((bits & 1) if dtype.kind == "b" else bits).view(dtype).reshape(shape)
+    if dtype.kind == "f" and array.size and draw(st.booleans()):
+        # Drawn bits are seldom NaN: set payloads, signalling and negative ones among them.
+        exponent = QUIET[dtype.name] & ~(1 << {8: 51, 4: 22, 2: 9}[dtype.itemsize])
+        payload = draw(st.sampled_from([1, 2, 0x155]))
+        array.reshape(-1).view(f"u{dtype.itemsize}")[:: draw(st.sampled_from([1, 2]))] = exponent | payload
+        np.negative(array, out=array, where=draw(st.booleans()))
+    return draw(layouts(array))
+
+
+names = st.sampled_from(ODD_NAMES) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20
+)
+named_arrays = st.dictionaries(names.filter(lambda name: name != "__metadata__"), arrays_of_any_bits(), max_size=5)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**127, 2**128)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+manifests = st.dictionaries(st.text(), values, max_size=4)
+
+SMALL = {
+    "w": np.array([[1.0, -0.0, np.nan], [np.inf, 2.5, -3.0]], np.float32),
+    "t": np.array(7, np.int64),
+    "none": np.zeros((0, 4), np.float16),
+    "mask": np.array([True, False, True]),
+}
+SMALL_MANIFEST = {"kind": "full", "step": 7, "rate": 0.1}
+
+
+@given(arrays=named_arrays, manifest=manifests)
+@example(arrays={name: np.full(index % 3, index) for index, name in enumerate(ODD_NAMES)}, manifest={})
+@example(arrays={"a": np.zeros(()), "b": np.zeros((0, 4)), "c": np.zeros((4, 0), order="F")}, manifest={"": []})
+@example(arrays={"w": np.array([[1, 2], [3, 4]], np.uint8).view(bool)}, manifest={"x": "\ud800", "y": -0.0})
+def test_what_is_written_comes_back_bit_for_bit_and_safetensors_reads_the_same(tmp_path_factory, arrays, manifest):
+    path = tmp_path_factory.getbasetemp() / "round-trip.safetensors"
+    before = {name: array.tobytes() for name, array in arrays.items()}
+    path.write_bytes(encode(arrays, manifest))
+    assert {name: array.tobytes() for name, array in arrays.items()} == before
+    if any(array.dtype == bool for array in arrays.values()):
+        arrays = {name: array.view(np.uint8) != 0 if array.dtype == bool else array for name, array in arrays.items()}
+    found, found_manifest = read_container(path)
+    assert_same_bits(found, arrays)
+    # Text tells 1 from 1.0 and from True, and -0.0 from 0.0.
+    assert json.dumps(found_manifest, sort_keys=True) == json.dumps(manifest, sort_keys=True)
+    assert read_manifest(path) == ({name: (a.dtype.name, a.shape) for name, a in arrays.items()}, found_manifest)
+    for name, array in safetensors.numpy.load_file(path).items():
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            found[name].dtype,
+            found[name].shape,
+            found[name].tobytes(),
+        )
+    with safetensors.safe_open(path, "numpy") as file:
+        assert sorted(file.keys()) == sorted(arrays)
+        assert file.metadata()["format"] == "bitwise-resume"
+
+
+@given(arrays=named_arrays, manifest=manifests)
+def test_the_bytes_depend_on_the_content_alone(arrays, manifest):
+    backwards = {name: np.array(array, order="F") for name, array in reversed(arrays.items())}
+    assert encode(backwards, dict(reversed(manifest.items()))) == encode(arrays, manifest)
+
+
+@given(arrays=named_arrays)
+def test_arrays_lie_aligned_without_holes_and_take_no_more_than_their_content(arrays):
+    data = encode(arrays)
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    del header["__metadata__"]
+    end = 0
+    assert (8 + length) % 8 == 0
+    for name, entry in sorted(
+        header.items(), key=lambda item: (item[1]["data_offsets"], -arrays[item[0]].itemsize, item[0])
+    ):
+        begin, stop = entry["data_offsets"]
+        assert begin == end
+        assert begin % arrays[name].itemsize == 0
+        assert stop - begin == arrays[name].nbytes
+        end = stop
+    assert len(data) == 8 + length + end
+
+
+@pytest.mark.parametrize("dtype", sorted(QUIET))
+def test_every_nan_is_written_as_the_positive_quiet_one(tmp_path, dtype):
+    word = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    bits = QUIET[dtype] & ~(QUIET[dtype] & -QUIET[dtype])  # the exponent alone: infinity
+    sign = 1 << (8 * word.itemsize - 1)
+    nans = np.array([bits | 1, QUIET[dtype] | 5, sign | bits | 1, sign | QUIET[dtype], QUIET[dtype]], word).view(dtype)
+    kept = np.array([bits, sign | bits, sign, 0, 1, sign | 1], word)
+    found, _ = decode(tmp_path, encode({"nan": nans, "kept": kept.view(dtype)}))
+    assert found["nan"].view(word).tolist() == [QUIET[dtype]] * 5
+    assert found["kept"].view(word).tolist() == kept.tolist()
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+@pytest.mark.parametrize("order", ["C", "F", "reversed"])
+def test_arrays_that_straddle_a_chunk_come_back(tmp_path, order, extra):
+    array = np.arange(2 * (container.CHUNK_BYTES // 4 + extra), dtype=np.float32).reshape(2, -1)
+    array[1, -1] = -np.nan
+    array = array[::-1, ::-1] if order == "reversed" else np.array(array, order=order)
+    assert_same_bits(decode(tmp_path, encode({"a": array}))[0], {"a": array})
+
+
+def test_an_unaligned_array_comes_back(tmp_path):
+    array = np.frombuffer(b"x" + np.array([1.5, np.nan, -0.0]).tobytes(), np.uint8)[1:].view(np.float64)
+    assert not array.flags.aligned
+    assert_same_bits(decode(tmp_path, encode({"a": array}))[0], {"a": array})
+
+
+def test_memory_maps_are_stored_and_arrays_that_come_back_are_not_maps(tmp_path):
+    mapped = np.memmap(tmp_path / "raw", np.int16, "w+", shape=(3,))
+    mapped[:] = [1, 2, 3]
+    assert_same_bits(decode(tmp_path, encode({"a": mapped}))[0], {"a": np.array([1, 2, 3], np.int16)})
+
+
+def test_what_came_back_is_unchanged_when_the_file_is_overwritten(tmp_path):
+    found, _ = decode(tmp_path, encode(SMALL))
+    path = tmp_path / "a.safetensors"
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert_same_bits(found, SMALL)
+
+
+def test_a_durable_replacement_takes_a_container(tmp_path):
+    path = tmp_path / "a.safetensors"
+    with replace_file(path) as file:
+        write_container(file, SMALL, SMALL_MANIFEST)
+    assert path.read_bytes() == encode(SMALL, SMALL_MANIFEST)
+    assert read_container(path)[1] == SMALL_MANIFEST
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_writing_takes_memory_for_a_few_chunks_whatever_the_size(tmp_path, order):
+    array = np.ones((4096, 4096), np.float32, order=order)  # 64 MiB
+    array[0, 0] = np.nan
+    with open(tmp_path / "a", "wb") as file:
+        tracemalloc.start()
+        try:
+            write_container(file, {"a": array}, {})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 5 << 20
+
+
+def test_reading_the_manifest_alone_takes_no_memory_for_the_arrays(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(encode({"a": np.zeros(8 << 20, np.uint8)}, {"step": 1}))
+    tracemalloc.start()
+    try:
+        assert read_manifest(path) == ({"a": ("uint8", (8 << 20,))}, {"step": 1})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+# What an older version wrote must be read for ever: these bytes may change only together with VERSION. To print them:
+#   python -c "import parity_tests.test_container as t; print(t.encode(t.GOLDEN, {'step': 3}).hex('\n', -40))"
+GOLDEN = {"b": np.array([1, -2], np.int16), "a": np.array(1.5, np.float32)}
+GOLDEN_HEX = """
+40010000000000007b225f5f6d657461646174615f5f223a7b226372633332223a227b5c22615c22
+3a5c2235636438323536665c222c5c22625c223a5c2233656335396263375c227d222c22666f726d
+6174223a22626974776973652d726573756d65222c226d616e6966657374223a227b5c2273746570
+5c223a337d222c22736861323536223a226464633238316333346636393633393731343162393961
+63303031373037386535393664653739366366343166356436363237306262363334666136356432
+33222c2276657273696f6e223a2231227d2c2261223a7b22646174615f6f666673657473223a5b30
+2c345d2c226474797065223a22463332222c227368617065223a5b5d7d2c2262223a7b2264617461
+5f6f666673657473223a5b342c385d2c226474797065223a22493136222c227368617065223a5b32
+5d7d7d20202020200000c03f0100feff
+"""
+
+
+def test_the_bytes_of_a_tiny_file_never_change(tmp_path):
+    golden = bytes.fromhex(GOLDEN_HEX)
+    assert encode(GOLDEN, {"step": 3}) == golden
+    found, manifest = decode(tmp_path, golden)
+    assert_same_bits(found, GOLDEN)
+    assert manifest == {"step": 3}
+
+
+# Damage. The small file is read from a path that is rewritten in place, for speed.
+
+
+def reasons(path, reader=read_container):
+    """The kind of error and its message, checked for its four parts."""
+    with pytest.raises(CheckpointError) as caught:
+        reader(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "expected " in message
+    assert ", found " in message
+    assert "\n    " in message
+    return caught.type, message
+
+
+def test_every_flipped_bit_is_detected(tmp_path):
+    data = encode(SMALL, SMALL_MANIFEST)
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    header = 8 + int.from_bytes(data[:8], "little")
+    with open(path, "r+b", buffering=0) as file:
+        for bit in range(8 * len(data)):
+            place = bit // 8
+            file.seek(place)
+            file.write(bytes([data[place] ^ 1 << bit % 8]))
+            with pytest.raises(CorruptCheckpoint):
+                read_container(path)
+            if place < header:
+                with pytest.raises(CorruptCheckpoint):
+                    read_manifest(path)
+            file.seek(place)
+            file.write(data[place : place + 1])
+    assert read_container(path)[1] == SMALL_MANIFEST
+
+
+@pytest.mark.parametrize("reader", [read_container, read_manifest])
+def test_every_truncation_is_detected(tmp_path, reader):
+    data = encode(SMALL, SMALL_MANIFEST)
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    for length in reversed(range(len(data))):
+        os.truncate(path, length)
+        kind, _ = reasons(path, reader)
+        assert kind is CorruptCheckpoint
+
+
+@pytest.mark.parametrize("reader", [read_container, read_manifest])
+@pytest.mark.parametrize("tail", [b"\0", b" ", b"x" * 8, b"\0" * 4096])
+def test_trailing_bytes_are_detected(tmp_path, reader, tail):
+    path = tmp_path / "a"
+    path.write_bytes(encode(SMALL) + tail)
+    assert reasons(path, reader)[0] is CorruptCheckpoint
+
+
+@pytest.mark.parametrize("reader", [read_container, read_manifest])
+def test_a_file_whose_header_was_never_written_is_detected(tmp_path, reader):
+    data = encode(SMALL)
+    length = 8 + int.from_bytes(data[:8], "little")
+    (tmp_path / "a").write_bytes(bytes(length) + data[length:])
+    assert reasons(tmp_path / "a", reader)[0] is CorruptCheckpoint
+
+
+def test_all_damaged_arrays_are_named(tmp_path):
+    data = encode({"one": np.full(8, 1.0), "two": np.full(8, 2.0), "three": np.full(8, 3.0)})
+    damaged = data[:-1] + b"x"  # the last in order is "two"
+    damaged = damaged[: -3 * 64] + b"x" + damaged[-3 * 64 + 1 :]  # and the first is "one"
+    (tmp_path / "a").write_bytes(damaged)
+    kind, message = reasons(tmp_path / "a")
+    assert kind is CorruptCheckpoint
+    assert "'one'" in message
+    assert "'two'" in message
+    assert "'three'" not in message
+
+
+@pytest.mark.parametrize("reader", [read_container, read_manifest])
+def test_a_file_that_cannot_be_read_is_one_kind_of_error(tmp_path, reader, monkeypatch):
+    kind, message = reasons(tmp_path / "missing", reader)
+    assert kind is CheckpointError
+    assert "no such file" in message
+    assert reasons(tmp_path, reader)[0] is CheckpointError
+    (tmp_path / "file").write_bytes(b"")
+    assert reasons(tmp_path / "file", reader)[0] is CorruptCheckpoint
+    assert reasons(tmp_path / "file" / "below", reader)[0] is CheckpointError
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")  # must not wait for a writer
+        assert reasons(tmp_path / "pipe", reader)[0] is CheckpointError
+
+    def refused(*arguments, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(container, "open", refused, raising=False)
+    kind, message = reasons(tmp_path / "file", reader)
+    assert kind is CheckpointError
+    assert "Permission denied" in message
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_detected(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(encode({"a": np.zeros(1 << 16)}))
+    true = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda descriptor: (true(descriptor), os.truncate(path, 10_000))[0])
+    kind, message = reasons(path)
+    assert kind is CorruptCheckpoint
+    assert ": a: " in message
+
+
+# Attacks: files made by hand, with right digests, by a writer that shares no code with the module.
+
+
+def dumps(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def forge(header, data=b"", *, seal=True, text=None, pad=None):
+    """A file with this header, its SHA-256 set if `seal`, or with the text that `text` makes of it."""
+
+    def frame(digest):
+        full = dict(header)
+        if seal:
+            full["__metadata__"] = {**header["__metadata__"], "sha256": digest}
+        raw = (text or dumps)(full).encode("utf-8", "surrogatepass")
+        raw += b" " * (-len(raw) % 8 if pad is None else pad)
+        return struct.pack("<Q", len(raw)) + raw
+
+    return frame(hashlib.sha256(frame("0" * 64)).hexdigest()) + data
+
+
+def metadata(crc32=None, manifest="{}", **others):
+    crc32 = dumps({"a": f"{zlib.crc32(bytes(8)):08x}"} if crc32 is None else crc32)
+    return {"format": "bitwise-resume", "version": "1", "crc32": crc32, "manifest": manifest, **others}
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": list(offsets)}
+
+
+def header(meta=None, **entries):
+    return {"__metadata__": metadata() if meta is None else meta, **(entries or {"a": entry()})}
+
+
+def test_the_forger_makes_the_file_that_the_module_writes(tmp_path):
+    assert forge(header(), bytes(8)) == encode({"a": np.zeros(2, np.float32)})
+
+
+EIGHT = bytes(8)
+HUGE = [2**62] * 2
+TWO = {"a": "00000000", "b": "00000000"}
+CORRUPT = {
+    "a header length past the end": struct.pack("<Q", 100) + b"{}",
+    "a header length of all ones": b"\xff" * 16,
+    "a header length of the largest signed integer": struct.pack("<Q", 2**63 - 1) + b"{}",
+    "a header of nothing": struct.pack("<Q", 0),
+    "a header of one byte": struct.pack("<Q", 1) + b"{",
+    "a header that is a list": struct.pack("<Q", 8) + b"[]      ",
+    "a header that is a number": struct.pack("<Q", 8) + b"1       ",
+    "a header that is text": struct.pack("<Q", 8) + b'"abcdef"',
+    "a header that is not UTF-8": struct.pack("<Q", 8) + b'{"\xff":1} ',
+    "a header in UTF-16": struct.pack("<Q", 8) + "{}  ".encode("utf-16-le"),
+    "deeply nested JSON": struct.pack("<Q", 400_000) + b'{"a":' + b"[" * 399_995,
+    "deeply nested closed JSON": struct.pack("<Q", 400_007) + b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"} ",
+    "an integer of too many digits": struct.pack("<Q", 10_000) + b'{"a":' + b"9" * 9_994 + b"}",
+    "no array but a number": struct.pack("<Q", 8) + b'{"a":1} ',
+    "one array twice": forge(header(), EIGHT, text=lambda full: '{"a":1,' + dumps(full)[1:]),
+    "one key twice in an entry": forge(
+        header(), EIGHT, text=lambda full: dumps(full).replace('"shape":[2]', '"shape":[2],"shape":[2]')
+    ),
+    "a space within": forge(header(), EIGHT, text=lambda full: dumps(full).replace('"shape":', '"shape": ')),
+    "a space before": forge(header(), EIGHT, text=lambda full: " " + dumps(full)),
+    "too much padding": forge(header(), EIGHT, text=lambda full: dumps(full) + " " * (8 + -len(dumps(full)) % 8)),
+    "too little padding": forge(header(), EIGHT, pad=0),
+    "another order": forge(
+        header(), EIGHT, text=lambda full: json.dumps(dict(reversed(full.items())), separators=(",", ":"))
+    ),
+    "text that is not escaped": forge(
+        header(meta=metadata({"ü": "00000000"}), ü=entry(shape=(0,), offsets=(0, 0))),
+        text=lambda full: json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+    ),
+    "a wrong digest": forge(header(meta=metadata(sha256="0" * 64)), EIGHT, seal=False),
+    "no digest": forge(header(meta=metadata()), EIGHT, seal=False),
+    "metadata that is a list": forge({"__metadata__": [], "a": entry()}, EIGHT, seal=False),
+    "metadata of numbers": forge(header(meta=metadata(version=1)), EIGHT),
+    "more metadata": forge(header(meta=metadata(more="")), EIGHT),
+    "less metadata": forge(header(meta={"format": "bitwise-resume", "version": "1"}), EIGHT),
+    "a shape of NaN": forge(header(a=entry(shape=(float("nan"),))), EIGHT),
+    "a shape of infinity": forge(header(), EIGHT, text=lambda full: dumps(full).replace("[2]", "[1e999]")),
+    "a negative shape": forge(header(a=entry(shape=(-2,))), EIGHT),
+    "two negative sizes": forge(header(a=entry(shape=(-2, -1))), EIGHT),
+    "a fractional shape": forge(header(a=entry(shape=(2.0,))), EIGHT),
+    "a boolean shape": forge(header(a=entry("F64", shape=(True,))), EIGHT),
+    "a shape that is text": forge(header(a=entry(shape="2")), EIGHT),
+    "a shape that is a number": forge(header(a=entry(shape=2)), EIGHT),
+    "a shape that is an object": forge(header(a=entry(shape={"2": 2})), EIGHT),
+    "a huge shape": forge(header(a=entry(shape=(2**40,), offsets=(0, 2**42))), EIGHT),
+    "a shape that overflows to 8 bytes": forge(header(a=entry(shape=(2**62, 4, 2))), EIGHT),
+    "a shape beyond 64 bits": forge(header(a=entry(shape=(2**80, 0), offsets=(0, 0)))),
+    "a huge shape of no elements": forge(header(a=entry(shape=(*HUGE, 0), offsets=(0, 0)))),
+    "too many sizes": forge(header(a=entry(shape=(1,) * 65, offsets=(0, 4))), bytes(4)),
+    "a shape larger than its offsets": forge(header(a=entry(shape=(3,))), EIGHT),
+    "offsets that begin late": forge(header(a=entry(offsets=(8, 16))), bytes(16)),
+    "offsets the wrong way round": forge(header(a=entry(offsets=(8, 0))), EIGHT),
+    "offsets of one number": forge(header(a=entry(offsets=(0,))), EIGHT),
+    "offsets of three numbers": forge(header(a=entry(offsets=(0, 8, 8))), EIGHT),
+    "negative offsets": forge(header(a=entry(offsets=(-8, 0))), EIGHT),
+    "fractional offsets": forge(header(a=entry(offsets=(0.0, 8))), EIGHT),
+    "boolean offsets": forge(header(a=entry("U8", (1,), (False, True))), bytes(1)),
+    "overlapping arrays": forge(header(meta=metadata(TWO), a=entry(), b=entry()), EIGHT),
+    "a hole between arrays": forge(header(meta=metadata(TWO), a=entry(), b=entry(offsets=(12, 20))), bytes(20)),
+    "arrays in another order": forge(
+        header(meta=metadata(TWO), a=entry(offsets=(8, 16)), b=entry(offsets=(0, 8))), bytes(16)
+    ),
+    "small items before large": forge(
+        header(meta=metadata(TWO), a=entry("U8", (8,)), b=entry(offsets=(8, 16))), bytes(16)
+    ),
+    "an entry with more": forge(header(a={**entry(), "more": 1}), EIGHT),
+    "an entry with less": forge(header(a={"dtype": "F32", "shape": [2]}), EIGHT),
+    "a name of nothing": forge(header(**{"": entry()}), EIGHT),
+    "a name with NUL": forge(header(**{"\0": entry()}), EIGHT),
+    "a name with a lone surrogate": forge(header(**{"\ud800": entry()}), EIGHT),
+    "a lone surrogate not escaped": forge(
+        header(**{"\ud800": entry()}),
+        EIGHT,
+        text=lambda full: json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
+    ),
+    "a name that is too long": forge(header(**{"x" * 1025: entry()}), EIGHT),
+    "no checksum for an array": forge(header(meta=metadata({})), EIGHT),
+    "a checksum for no array": forge(header(meta=metadata({**TWO})), EIGHT),
+    "checksums that are a list": forge(header(meta=metadata(["a"])), EIGHT),
+    "a checksum that is a number": forge(header(meta=metadata({"a": zlib.crc32(EIGHT)})), EIGHT),
+    "a checksum in capitals": forge(header(meta=metadata({"a": f"{zlib.crc32(b'abcdefgh'):08X}"})), b"abcdefgh"),
+    "a manifest that is a list": forge(header(meta=metadata(manifest="[]")), EIGHT),
+    "a manifest that is not JSON": forge(header(meta=metadata(manifest="{")), EIGHT),
+    "a manifest with NaN": forge(header(meta=metadata(manifest='{"a":NaN}')), EIGHT),
+    "a manifest with one key twice": forge(header(meta=metadata(manifest='{"a":1,"a":2}')), EIGHT),
+    "a manifest with one key twice within": forge(header(meta=metadata(manifest='{"b":[{"a":1,"a":2}]}')), EIGHT),
+    "a manifest nested too deeply": forge(
+        header(meta=metadata(manifest='{"a":' * 100_000 + "1" + "}" * 100_000)), EIGHT
+    ),
+    "booleans that are neither": forge(
+        header(meta=metadata({"a": f"{zlib.crc32(bytes([0, 2])):08x}"}), a=entry("BOOL", (2,), (0, 2))), b"\0\2"
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", CORRUPT)
+def test_an_attack_is_a_corrupt_checkpoint_and_allocates_no_more_than_the_file(tmp_path, attack):
+    path = tmp_path / "a"
+    path.write_bytes(CORRUPT[attack])
+    tracemalloc.start()
+    try:
+        kind, message = reasons(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kind is CorruptCheckpoint
+    assert len(message) < 2000
+    message.encode()  # can be printed
+    assert peak < 100 * len(CORRUPT[attack]) + (1 << 20)
+
+
+def test_a_lying_header_length_is_refused_in_a_large_file_too(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(struct.pack("<Q", 100_000_001))
+    os.truncate(path, 1 << 30)  # sparse
+    tracemalloc.start()
+    try:
+        assert reasons(path)[0] is CorruptCheckpoint
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda text: text + b" " * 8,
+        lambda text: text.rstrip(),
+        lambda text: text.replace(b'"shape":[2]', b'"shape": [2]'),
+        lambda text: text.replace(b'"a":{', b'"\\u0061":{'),
+        lambda text: text.replace(b"F32", b"\\u004632"),
+        lambda text: json.dumps(dict(reversed(json.loads(text).items())), separators=(",", ":")).encode(),
+    ],
+    ids=["padding", "no padding", "space", "escaped name", "escaped value", "order"],
+)
+def test_the_same_header_written_otherwise_is_refused(tmp_path, rewrite):
+    # Here the digest is that of the canonical form: what was parsed is right, its bytes are not.
+    data = encode({"a": np.zeros(2, np.float32)})
+    text, body = data[8:-8], data[-8:]
+    changed = rewrite(text)
+    assert json.loads(changed) == json.loads(text)
+    assert changed != text
+    (tmp_path / "a").write_bytes(struct.pack("<Q", len(changed)) + changed + body)
+    assert reasons(tmp_path / "a")[0] is CorruptCheckpoint
+
+
+INCOMPATIBLE = {
+    "a newer version": (forge(header(meta=metadata(version="2")), EIGHT), "version '2'"),
+    "a newer version with other fields": (
+        forge(header(meta={"format": "bitwise-resume", "version": "2"}), EIGHT),
+        "'2'",
+    ),
+    "another format": (forge(header(meta=metadata(format="other")), EIGHT), "'other'"),
+    "a type of a newer version": (forge(header(a=entry("BF16", (4,))), EIGHT), "'BF16'"),
+    "a type that is a number": (forge(header(a=entry(4)), EIGHT), "found 4"),
+    "a plain safetensors file": (safetensors.numpy.save(SMALL), "plain safetensors"),
+    "a plain file with metadata": (safetensors.numpy.save(SMALL, {"format": "pt"}), "plain safetensors"),
+    "a plain file of no arrays": (safetensors.numpy.save({}), "plain safetensors"),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPATIBLE)
+@pytest.mark.parametrize("reader", [read_container, read_manifest])
+def test_a_sound_file_of_another_kind_is_incompatible(tmp_path, case, reader):
+    data, word = INCOMPATIBLE[case]
+    (tmp_path / "a").write_bytes(data)
+    kind, message = reasons(tmp_path / "a", reader)
+    assert kind is IncompatibleCheckpoint
+    assert word in message
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused_by_one_family_of_errors(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "any-bytes"
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError):
+        read_container(path)
+
+
+@given(place=st.integers(0, 2000), junk=st.binary(min_size=1, max_size=16), seal=st.booleans())
+def test_any_change_to_a_header_is_refused_by_one_family_of_errors(tmp_path_factory, place, junk, seal):
+    data = encode(SMALL, SMALL_MANIFEST)
+    length = int.from_bytes(data[:8], "little")
+    place = 8 + place % (length - 16)
+    changed = data[:place] + junk + data[place + len(junk) :]
+    if seal:  # the length changes instead, and what follows is moved
+        changed = struct.pack("<Q", length + len(junk)) + data[8:place] + junk + data[place:]
+    path = tmp_path_factory.getbasetemp() / "any-change"
+    path.write_bytes(changed)
+    if changed != data:
+        with pytest.raises(CheckpointError):
+            read_container(path)
+
+
+# Refusals at save.
+
+
+class Extended(np.ndarray):
+    pass
+
+
+BAD = {
+    "": np.zeros(1),
+    "\0": np.zeros(1),
+    "a\0b": np.zeros(1),
+    "\ud800": np.zeros(1),
+    "__metadata__": np.zeros(1),
+    "ü" * 513: np.zeros(1),
+    "object": np.array([None]),
+    "integer of 128 bits": np.array([2**127]),
+    "complex": np.zeros(1, np.complex64),
+    "longdouble": np.zeros(1, np.longdouble),
+    "date": np.zeros(1, "datetime64[s]"),
+    "text": np.array(["a"]),
+    "bytes": np.array([b"a"]),
+    "record": np.zeros(1, [("x", np.int8)]),
+    "swapped": np.zeros(1, np.dtype(np.float32).newbyteorder()),
+    "list": [1.0],
+    "scalar": np.float32(1),
+    "number": 1,
+    "masked": np.ma.masked_array([1.0], [True]),
+    "extended": np.zeros(1).view(Extended),
+    3: np.zeros(1),
+    b"bytes": np.zeros(1),
+}
+
+
+@pytest.mark.parametrize("name", BAD, ids=ascii)
+def test_what_could_not_be_loaded_is_refused_at_save(name):
+    file = io.BytesIO()
+    for refuse in (check_storable, lambda arrays: write_container(file, arrays, {})):
+        with pytest.raises(ValueError, match="cannot store these arrays") as caught:
+            refuse({"good": np.zeros(1), name: BAD[name]})
+        assert len(str(caught.value).splitlines()) == 2
+        assert repr(name)[:80] in str(caught.value)
+    assert file.getvalue() == b""
+
+
+def test_all_that_cannot_be_stored_is_named_at_once_and_sorted():
+    with pytest.raises(ValueError, match="cannot store these arrays") as caught:
+        check_storable({**BAD, "good": np.zeros(1)})
+    _, *lines = str(caught.value).splitlines()
+    assert lines == sorted(lines)
+    assert len(lines) == len(BAD)
+    assert "good" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"swapped.*newbyteorder"):
+        check_storable({"swapped": BAD["swapped"]})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_of_the_format_is_storable(dtype):
+    check_storable({name: np.zeros((), dtype) for name in ODD_NAMES})
+    check_storable({})
+
+
+cyclic = {}
+cyclic["again"] = cyclic
+deep = 0
+for _ in range(64):
+    deep = [deep]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "place"),
+    [
+        ({"a": float("nan")}, "manifest/a"),
+        ({"a": [1, float("-inf")]}, "manifest/a/1"),
+        ({"a": {"b": np.float64("inf")}}, "manifest/a/b"),
+        ({"a": (1, 2)}, "manifest/a"),
+        ({"a": {1: 2}}, "manifest/a"),
+        ({None: 2}, "manifest"),
+        ({True: 2}, "manifest"),
+        ({"a": b"x"}, "manifest/a"),
+        ({"a": {1, 2}}, "manifest/a"),
+        ({"a": np.float32(1)}, "manifest/a"),
+        ({"a": np.int64(1)}, "manifest/a"),
+        ({"a": np.bool_(True)}, "manifest/a"),
+        ({"a": np.zeros(2)}, "manifest/a"),
+        ({"a": 10**5000}, "manifest/a"),
+        ({"a": 1j}, "manifest/a"),
+        (cyclic, "manifest/again"),
+        ({"a": deep}, "manifest/a"),
+    ],
+)
+def test_a_manifest_that_json_would_change_is_refused_with_its_place(manifest, place):
+    file = io.BytesIO()
+    with pytest.raises(ValueError, match=f"cannot store these values of the manifest.*\n +{place}[:/]"):
+        write_container(file, {}, manifest)
+    assert file.getvalue() == b""
+
+
+def test_the_deepest_and_longest_legal_values_of_a_manifest_come_back(tmp_path):
+    manifest = {"deep": deep[0], "long": -(2**8192 - 1), "key\0": "\0"}
+    assert decode(tmp_path, encode({}, manifest)) == ({}, manifest)
+
+
+def test_a_header_that_safetensors_would_refuse_is_refused_at_save(monkeypatch):
+    monkeypatch.setattr(container, "HEADER_LIMIT", 2000)
+    encode({}, {"a": "x" * 1500})
+    with pytest.raises(ValueError, match="header of at most 2000 bytes"):
+        encode({}, {"a": "x" * 2000})
+
+
+def test_all_errors_are_of_one_family():
+    for kind in (CorruptCheckpoint, IncompleteCheckpoint, IncompatibleCheckpoint):
+        assert issubclass(kind, CheckpointError)
+        assert not issubclass(kind, (OSError, ValueError))

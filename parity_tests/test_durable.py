@@ -1,0 +1,426 @@
+"""The write protocol, call by call: its order, what each failure leaves behind, and the file that results."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from numpy_ref import durable
+from numpy_ref.durable import DISK, TEMPORARY_SUFFIX, Disk, DurabilityUnknown, replace_file
+
+CALLS = ("resolve", "mode", "open_new", "write", "seek", "flush", "fsync", "close", "replace", "fsync_directory")
+PROTOCOL = ["open_new", "write", "flush", "fsync", "close", "replace", "fsync_directory"]
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
+
+
+class RecordingDisk(Disk):
+    """The real disk; every call is noted, and chosen ones fail: {method: error, or errors one after another}."""
+
+    pauses = ()
+
+    def __init__(self, failures=None):
+        self.calls = []
+        self.arguments = []
+        self.failures = {name: list(e) if isinstance(e, list) else [e] for name, e in (failures or {}).items()}
+
+    def __getattribute__(self, name):
+        method = super().__getattribute__(name)
+        if not callable(method) or name.startswith("_"):
+            return method
+
+        def recorded(*arguments):
+            self.calls.append(name)
+            self.arguments.append(arguments)
+            if self.failures.get(name):
+                raise self.failures[name].pop(0)
+            return method(*arguments)
+
+        return recorded
+
+
+def save(path, data=b"new", disk=DISK):
+    with replace_file(path, disk=disk) as file:
+        file.write(data)
+
+
+def protocol_of(calls):
+    """The calls whose order matters for durability."""
+    return [call for call in calls if call in PROTOCOL]
+
+
+def test_every_system_call_is_a_method_of_the_seam():
+    methods = {name for name in vars(Disk) if not name.startswith("_")} - {"pauses"}
+    assert methods == {*CALLS, "unlink", "sleep"}
+
+
+def test_calls_come_in_the_order_that_makes_them_durable(tmp_path):
+    disk = RecordingDisk()
+    save(tmp_path / "a", disk=disk)
+    assert disk.calls == ["resolve", "mode", *PROTOCOL]
+    directory = os.path.realpath(tmp_path)
+    assert disk.arguments[-1] == (directory,)
+    source, target = disk.arguments[-2]
+    assert (target, os.path.dirname(source)) == (os.path.join(directory, "a"), directory)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        [step for step in PROTOCOL if step != missing]
+        for missing in ("flush", "fsync", "close", "replace", "fsync_directory")
+    ]
+    + [
+        ["open_new", "write", "flush", "close", "replace", "fsync", "fsync_directory"],
+        ["open_new", "write", "fsync", "flush", "close", "replace", "fsync_directory"],
+        ["open_new", "write", "flush", "fsync", "close", "fsync_directory", "replace"],
+        ["open_new", "write", "flush", "fsync", "replace", "close", "fsync_directory"],
+    ],
+    ids=" ".join,
+)
+def test_a_writer_that_lacks_or_moves_a_step_is_caught_by_the_order(tmp_path, mutant):
+    # The same protocol with one fault, run for real, judged as the test above judges ours.
+    disk = RecordingDisk()
+    temporary, target = os.fspath(tmp_path / "t"), os.fspath(tmp_path / "a")
+    file = None
+    for step in mutant:
+        if step == "open_new":
+            file = disk.open_new(temporary, None)
+        elif step == "write":
+            disk.write(file, b"new")
+        elif step == "replace":
+            disk.replace(temporary, target)
+        elif step == "fsync_directory":
+            disk.fsync_directory(os.fspath(tmp_path))
+        elif step != "fsync" or not file.closed:
+            getattr(disk, step)(file)
+        else:
+            disk.calls.append("fsync")  # of the file under its new name
+    file.close()
+    assert protocol_of(disk.calls) == mutant
+    assert protocol_of(disk.calls) != PROTOCOL
+
+
+def test_nothing_reaches_the_target_before_the_replace(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with replace_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+        temporaries = [name for name in os.listdir(tmp_path) if name != "a"]
+        assert len(temporaries) == 1
+        assert temporaries[0].startswith(f".a.{os.getpid()}-")
+        assert temporaries[0].endswith(TEMPORARY_SUFFIX)
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_the_body_may_seek_back_and_overwrite(tmp_path):
+    with replace_file(tmp_path / "a") as file:
+        assert file.write(b"....body") == 8
+        assert file.seek(0) == 0
+        file.write(b"head")
+        assert (file.tell(), file.seek(0, os.SEEK_END)) == (4, 8)
+        assert file.seekable()
+        assert file.writable()
+    assert (tmp_path / "a").read_bytes() == b"headbody"
+
+
+@pytest.mark.parametrize("old", [b"old", None], ids=["replacing", "creating"])
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("call", CALLS[:-1])
+def test_failure_of_any_call_before_the_replace_keeps_the_old_file_and_leaves_no_temporary(tmp_path, call, kind, old):
+    path, error = tmp_path / "a", kind(errno.EIO, "input/output error")
+    if old is not None:
+        path.write_bytes(old)
+    disk = RecordingDisk({call: error})
+
+    def run():
+        with replace_file(path, disk=disk) as file:
+            file.write(b"new")
+            file.seek(0)
+
+    with pytest.raises(kind) as caught:
+        run()
+    assert os.listdir(tmp_path) == ([] if old is None else ["a"])
+    assert old is None or path.read_bytes() == old
+    assert disk.calls.count("fsync") <= 1
+    assert "replace" not in disk.calls or call == "replace"
+    if kind is OSError and call != "resolve":
+        assert caught.value.filename == os.path.realpath(path)
+
+
+@pytest.mark.parametrize("error", [ValueError("body"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=repr)
+def test_failure_of_the_body_keeps_the_old_file_and_leaves_no_temporary(tmp_path, error):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def run():
+        with replace_file(path) as file:
+            file.write(b"x" * 100_000)
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        run()
+    assert caught.value is error
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_an_error_without_a_path_gets_one_and_says_that_the_old_file_stands(tmp_path):
+    disk = RecordingDisk({"write": OSError(errno.ENOSPC, "No space left on device")})
+    with pytest.raises(OSError, match="No space left") as caught:
+        save(tmp_path / "a", disk=disk)
+    assert caught.value.errno == errno.ENOSPC
+    assert str(tmp_path / "a") in str(caught.value)
+    assert "was not replaced" in caught.value.__notes__[0]
+
+
+def test_a_path_that_an_error_of_the_body_names_is_kept(tmp_path):
+    with pytest.raises(FileNotFoundError, match="elsewhere"), replace_file(tmp_path / "a"):
+        (tmp_path / "elsewhere").read_bytes()
+
+
+def test_fsync_is_never_tried_again(tmp_path):
+    disk = RecordingDisk({"fsync": OSError(errno.EIO, "input/output error")})
+    with pytest.raises(OSError, match="input/output"):
+        save(tmp_path / "a", disk=disk)
+    assert disk.calls.count("fsync") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_failure_of_the_directory_fsync_says_that_durability_is_unknown(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    disk = RecordingDisk({"fsync_directory": OSError(errno.EIO, "input/output error")})
+    with pytest.raises(DurabilityUnknown, match=r"has been replaced .* durability is unknown") as caught:
+        save(path, disk=disk)
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, os.path.realpath(path))
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+    assert disk.calls.count("fsync_directory") == 1
+
+
+def test_a_temporary_that_cannot_be_removed_is_named_and_hides_no_error(tmp_path):
+    disk = RecordingDisk({"fsync": OSError(errno.EIO, "first"), "unlink": OSError(errno.EACCES, "second")})
+    with pytest.raises(OSError, match="first") as caught:
+        save(tmp_path / "a", disk=disk)
+    (left,) = os.listdir(tmp_path)
+    assert any(left in note and "second" in note for note in caught.value.__notes__)
+
+
+def test_a_temporary_of_another_process_is_never_touched(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "urandom", bytes)
+    taken = tmp_path / f".a.{os.getpid()}-{'00' * 8}{TEMPORARY_SUFFIX}"
+    taken.write_bytes(b"another's")
+    with pytest.raises(FileExistsError):
+        save(tmp_path / "a")
+    assert taken.read_bytes() == b"another's"
+
+
+def test_a_stale_temporary_is_neither_used_nor_moved(tmp_path):
+    stale = tmp_path / f".a.1-0000000000000000{TEMPORARY_SUFFIX}"
+    stale.write_bytes(b"stale")
+    save(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert stale.read_bytes() == b"stale"
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 2, 3])
+def test_a_refused_replace_is_tried_again_as_often_as_the_disk_has_pauses(tmp_path, refusals):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    disk = RecordingDisk({"replace": [PermissionError(errno.EACCES, "held open")] * refusals})
+    disk.pauses = (0.0, 0.0)
+    if refusals < 3:
+        save(path, disk=disk)
+        assert path.read_bytes() == b"new"
+    else:
+        with pytest.raises(PermissionError, match="held open"):
+            save(path, disk=disk)
+        assert path.read_bytes() == b"old"
+    assert disk.calls.count("replace") == min(refusals, 2) + 1
+    assert disk.calls.count("sleep") == min(refusals, 2)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@posix
+def test_a_refused_replace_is_final_where_refusals_do_not_pass():
+    assert Disk.pauses == ()
+
+
+@posix
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o644), (0o027, 0o640)])
+def test_a_new_file_has_the_mode_of_a_plain_open(tmp_path, umask, expected):
+    before = os.umask(umask)
+    try:
+        save(tmp_path / "a")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(tmp_path / "a").st_mode) == expected
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o640, 0o666, 0o600, 0o444])
+def test_a_replaced_file_keeps_its_mode(tmp_path, mode):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    before = os.umask(0o027)
+    try:
+        save(path)
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@posix
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_symbolic_link_stays_one_and_its_target_is_replaced(tmp_path, dangling):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(Path("real") / "a")
+    if not dangling:
+        (tmp_path / "real" / "a").write_bytes(b"old")
+    disk = RecordingDisk()
+    save(tmp_path / "link", disk=disk)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "a").read_bytes() == b"new"
+    assert disk.arguments[-1] == (os.path.realpath(tmp_path / "real"),)
+
+
+@posix
+def test_a_loop_of_links_is_refused_and_kept(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match=r"\ba\b"):
+        save(tmp_path / "a")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "ümläut-☃", ".hidden", "a.tar", "-rf", "x" * 250, "☃" * 80, "a.partial"]
+)
+def test_any_legal_name_is_written(tmp_path, name):
+    save(tmp_path / name)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_relative_path_means_the_directory_of_the_start(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with replace_file("a") as file:
+        os.chdir("other")
+        file.write(b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_a_missing_directory_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="create it first") as caught:
+        save(tmp_path / "missing" / "a")
+    assert caught.value.filename == os.path.realpath(tmp_path / "missing" / "a")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_a_directory_that_cannot_be_written_is_named_with_what_to_do(tmp_path, code):
+    # Injected, for tests may run as root, whom no permission stops.
+    disk = RecordingDisk({"open_new": OSError(code, os.strerror(code))})
+    with pytest.raises(OSError, match="cannot be written") as caught:
+        save(tmp_path / "a", disk=disk)
+    assert caught.value.errno == code
+    assert caught.value.filename == os.path.realpath(tmp_path / "a")
+
+
+def test_a_directory_is_never_replaced(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IsADirectoryError, match="give a file's name"):
+        save(tmp_path / "a")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@posix
+def test_a_pipe_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "a")
+    with pytest.raises(OSError, match="plain file"):
+        save(tmp_path / "a")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "a").st_mode)
+
+
+@posix
+@pytest.mark.parametrize(
+    ("code", "falls_back"), [(None, False), (errno.ENOTSUP, True), (errno.EINVAL, True), (errno.EIO, False)]
+)
+def test_full_synchronisation_is_tried_first_and_replaced_only_where_it_is_not_offered(
+    tmp_path, monkeypatch, code, falls_back
+):
+    calls = []
+
+    def full_synchronisation(descriptor, command):
+        calls.append(command)
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(durable.fcntl, "F_FULLFSYNC", "full", raising=False)
+    monkeypatch.setattr(durable.fcntl, "fcntl", full_synchronisation)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
+    if code == errno.EIO:
+        with pytest.raises(OSError, match=r"[Ii]nput/output"):
+            save(tmp_path / "a")
+        assert calls == ["full"]
+        assert os.listdir(tmp_path) == []
+    else:
+        save(tmp_path / "a")  # once for the file, once for the directory
+        assert calls == ["full", "fsync"] * 2 if falls_back else ["full"] * 2
+
+
+def content(writer, turn):
+    return f"{writer}:{turn}:".encode() * 1000
+
+
+def assert_one_complete_file(path, writers, turns):
+    found = path.read_bytes()
+    assert found in {content(writer, turns - 1) for writer in writers}
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_threads_that_write_one_name_leave_one_complete_file(tmp_path):
+    path, turns, seen = tmp_path / "a", 20, []
+    save(path, content(0, 0))
+    whole = {content(writer, turn) for writer in range(3) for turn in range(turns)}
+
+    def write(writer):
+        for turn in range(turns):
+            save(path, content(writer, turn))
+            seen.append(path.read_bytes() in whole)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 3 * turns
+    assert all(seen)
+    assert_one_complete_file(path, range(3), turns)
+
+
+def test_processes_that_write_one_name_leave_one_complete_file(tmp_path):
+    path, turns = tmp_path / "a", 50
+    script = (
+        "import sys; from numpy_ref.durable import replace_file\n"
+        "for turn in range(int(sys.argv[3])):\n"
+        "    with replace_file(sys.argv[1]) as file:\n"
+        "        file.write(f'{sys.argv[2]}:{turn}:'.encode() * 1000)\n"
+    )
+    root = Path(durable.__file__).parents[1]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, os.fspath(path), str(writer), str(turns)], cwd=root)
+        for writer in range(2)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert_one_complete_file(path, range(2), turns)
