@@ -78,6 +78,20 @@ def digest(tree: Any) -> str:
     return sha.hexdigest()
 
 
+def differences(expected: Any, found: Any, *, tolerance: Tolerance | None = None) -> list[Verdict]:
+    """One verdict for each leaf that is not bitwise equal, sorted by path; `compare` sums them up."""
+    here, there = flatten(expected), flatten(found)
+    verdicts = []
+    for path in sorted(here.keys() | there.keys()):
+        if path not in there:
+            verdicts.append(Verdict(False, "differs", None, path, "a leaf", "none", distance=np.inf, share=np.inf))
+        elif path not in here:
+            verdicts.append(Verdict(False, "differs", None, path, "no leaf", "one", distance=np.inf, share=np.inf))
+        elif not same_bits(here[path], there[path]):
+            verdicts.append(_difference(path, here[path], there[path], tolerance))
+    return verdicts
+
+
 def compare(expected: Any, found: Any, *, tolerance: Tolerance | None = None) -> Verdict:
     """Compare two trees leaf by leaf: bitwise, or within a tolerance if one is given.
 
@@ -89,49 +103,46 @@ def compare(expected: Any, found: Any, *, tolerance: Tolerance | None = None) ->
     Returns:
         A verdict that holds when every leaf is equal, or within the tolerance.
     """
-    theirs, ours = flatten(expected), flatten(found)
-    worst: list[tuple[float, Verdict]] = []
-    names = []
-    for path in sorted(theirs.keys() | ours.keys()):
-        if path not in ours or path not in theirs:
-            here, there = ("a leaf", "none") if path in theirs else ("no leaf", "one")
-            worst.append((np.inf, Verdict(False, "differs", None, path, here, there, distance=np.inf)))
-        elif not same_bits(theirs[path], ours[path]):
-            worst.append(_difference(path, theirs[path], ours[path], tolerance))
-        else:
-            continue
-        names.append(path)
-    if not worst:
+    verdicts = differences(expected, found, tolerance=tolerance)
+    if not verdicts:
         return Verdict(True, "bitwise")
-    weight, verdict = max(worst, key=lambda pair: pair[0])
-    if tolerance is not None and weight <= 1:
-        return verdict._replace(holds=True, relation="within", share=weight, leaves=tuple(names))
-    return verdict._replace(leaves=tuple(names))
+    worst = max(verdicts, key=lambda v: (v.share, v.distance))
+    holds = all(v.holds for v in verdicts)
+    return worst._replace(
+        holds=holds, relation="within" if holds else "differs", leaves=tuple(str(v.leaf) for v in verdicts)
+    )
 
 
-def _difference(path: str, expected: Any, found: Any, tolerance: Tolerance | None) -> tuple[float, Verdict]:
-    """How far two unequal leaves are apart, as a weight (the share of the allowance, if any) and a verdict."""
+def _difference(path: str, expected: Any, found: Any, tolerance: Tolerance | None) -> Verdict:
+    """How far two leaves that are not bitwise equal are apart."""
     x, y = np.asarray(expected), np.asarray(found)
     if type(expected) is not type(found) or x.dtype != y.dtype or x.shape != y.shape:
-        return np.inf, Verdict(False, "differs", None, path, _describe(expected), _describe(found), distance=np.inf)
+        sides = _describe(expected), _describe(found)
+        return Verdict(False, "differs", None, path, *sides, distance=np.inf, share=np.inf)
     if x.dtype.kind not in "fiub":
-        return np.inf, Verdict(False, "differs", None, path, expected, found, distance=np.inf)
+        return Verdict(False, "differs", None, path, expected, found, distance=np.inf, share=np.inf)
     with np.errstate(all="ignore"):
         a, b = x.astype(np.float64), y.astype(np.float64)
-        apart = np.where(np.isnan(a) & np.isnan(b) | (a == b), 0.0, np.abs(b - a))
+        apart = np.where((np.isnan(a) & np.isnan(b)) | (a == b), 0.0, np.abs(b - a))
         apart = np.where(np.isnan(apart), np.inf, apart)
-        weight = apart
+        share = np.zeros_like(apart)
         if tolerance is not None:
-            inexact = tolerance if x.dtype.kind == "f" else Tolerance(0, 0)
-            allowed = inexact.absolute + inexact.relative * np.abs(a)
-            weight = np.where(apart == 0, 0.0, apart / allowed)
-    # A difference of the sign of zero has distance 0 and is found by its bits.
-    place = np.unravel_index(int(np.argmax(weight + (_ordered(x) != _ordered(y)) * 1e-300)), x.shape)
-    ulps = abs(int(_ordered(x)[place]) - int(_ordered(y)[place])) if x.dtype.kind == "f" else None
-    verdict = Verdict(
-        False, "differs", None, path, x[place].item(), y[place].item(), distance=float(apart[place]), ulps=ulps
+            allowed = tolerance.absolute + tolerance.relative * np.abs(a) if x.dtype.kind == "f" else 0.0
+            share = np.where(apart == 0, 0.0, apart / allowed)
+    steps = np.abs(_ordered(x).astype(np.float64) - _ordered(y).astype(np.float64))  # tells -0 from +0, too
+    place = np.unravel_index(np.lexsort((steps.ravel(), apart.ravel(), share.ravel()))[-1], x.shape)
+    holds = tolerance is not None and bool(share[place] <= 1)
+    return Verdict(
+        holds,
+        "within" if holds else "differs",
+        None,
+        path,
+        x[place].item(),
+        y[place].item(),
+        distance=float(apart[place]),
+        ulps=abs(int(_ordered(x)[place]) - int(_ordered(y)[place])) if x.dtype.kind == "f" else None,
+        share=float(share[place]),
     )
-    return float(weight[place]), verdict
 
 
 def _describe(leaf: Any) -> str:

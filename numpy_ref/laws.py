@@ -90,6 +90,9 @@ def likely_cause(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
     def lost_below(prefix: str) -> bool:
         return any(is_below(path, prefix) for path in lost)
 
+    if lost_below("step") and lost_below("optimizer") and not lost_below("model"):
+        text = "a new run on the old weights: step, optimizer, schedule, order, position and dropout start anew"
+        return text + (f"; {_by_the_rate(found[0].state, found[1].state)}" if paired else "")
     if lost_below("model"):
         causes.append("the weights at the resume are not those that were saved")
     if lost_below("mode"):
@@ -131,15 +134,17 @@ def _optimizer_cause(
         what = f"the optimizer's t is {there.optimizer.t}, not {here.optimizer.t}"
     if after is None:
         return what
-    moved = _moves(resumed.state, after.state)
-    usual = _moves(expected[0].state, expected[1].state)
-    rate = there.schedule.rate
-    stirred = moved[moved > 0]
-    if stirred.size and "t" in names and "m" in names and np.mean(np.abs(stirred / rate - 1) < 0.01) > 0.5:
-        share = np.mean(np.abs(stirred / rate - 1) < 0.01)
-        return f"{what}: {share:.0%} of the weights that moved in the first step moved by the learning rate itself"
+    moved, usual = _moves(resumed.state, after.state), _moves(expected[0].state, expected[1].state)
     size = float(np.linalg.norm(moved) / max(float(np.linalg.norm(usual)), 1e-300))
-    return f"{what}: the first step was {size:.2g} times as long as it should be"
+    what += f": the first step was {size:.2g} times as long as it should be"
+    return f"{what}; {_by_the_rate(resumed.state, after.state)}" if {"t", "m", "v"} <= set(names) else what
+
+
+def _by_the_rate(before: RunState, after: RunState) -> str:
+    """The mark of Adam's first step: every weight moves by the learning rate, whatever its gradient."""
+    moved = _moves(before, after)
+    share = float(np.mean(np.abs(moved[moved > 0] / before.schedule.rate - 1) < 0.01)) if moved.any() else 0.0
+    return f"{share:.0%} of the weights that moved in the first step moved by the learning rate itself"
 
 
 def _moves(before: RunState, after: RunState) -> Array:

@@ -1,0 +1,8 @@
+"""`python -m numpy_ref VERB`."""
+
+import sys
+
+from numpy_ref.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

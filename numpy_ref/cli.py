@@ -1,0 +1,424 @@
+"""The command line: `python -m numpy_ref VERB`. The exit status is the verdict: 0 holds, 1 does not, 2 wrong usage.
+
+Tables are plain text; on a terminal, and with the `cli` extra, they and the progress are drawn by rich.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import textwrap
+import time
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numpy_ref import store
+from numpy_ref.boundary import ROWS
+from numpy_ref.checkpoint import Checkpoint, read_checkpoint
+from numpy_ref.config import RunConfig, differing_fields
+from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
+from numpy_ref.data import load_data
+from numpy_ref.equivalence import differences
+from numpy_ref.model import BUFFERS
+from numpy_ref.train import Run, StepRecord, evaluate, init_run, train_n_steps
+
+HOLDS, BROKEN, USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the words after the program's name; default is those of the process.
+
+    Returns:
+        The exit status.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except CheckpointError as error:
+        _warn(str(error))
+        return BROKEN
+    except KeyboardInterrupt:
+        _warn("interrupted: the newest checkpoint stands; the same command continues from it")
+        return 130  # as a shell reports SIGINT
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        _warn("".join([str(error), *(f"\n    {note}" for note in getattr(error, "__notes__", []))]))
+        return USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m numpy_ref",
+        description="Training that resumes as if it had never stopped, in NumPy one can read.",
+        epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage. First try: python -m numpy_ref demo",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    demo = _verb(verbs, "demo", _demo, "the whole experiment on the digits: table and figure", "demo --figure demo.png")
+    demo.add_argument(
+        "--figure", type=Path, default=Path("demo.svg"), help="where the figure goes (default: %(default)s)"
+    )
+
+    train = _verb(verbs, "train", _train, "train, with checkpoints and resume", "train --steps 1000 --dir run")
+    train.add_argument(
+        "--data", default="digits", metavar="digits|FILE.npz|FILE.csv", help="data set (default: digits)"
+    )
+    train.add_argument("--steps", type=_whole, default=1000, help="steps in all, not additional (default: %(default)s)")
+    train.add_argument(
+        "--dir", type=Path, default=Path("run"), help="directory of the checkpoints (default: %(default)s)"
+    )
+    train.add_argument("--every", type=_whole, default=100, help="steps between checkpoints; 0: only at the end")
+    train.add_argument(
+        "--keep", type=_whole, default=3, help="newest checkpoints to keep; 0: all (default: %(default)s)"
+    )
+    train.add_argument(
+        "--resume",
+        choices=("auto", "never", "required"),
+        default="auto",
+        help="auto: continue the run in the directory, or start one; never: the directory must hold none",
+    )
+    train.add_argument("--quiet", action="store_true", help="no progress")
+    _add_config(train)
+
+    inspect = _verb(verbs, "inspect", _inspect, "what a checkpoint holds, and its sizes", "inspect FILE")
+    verify = _verb(verbs, "verify", _verify, "read all of a checkpoint and check every byte", "verify FILE")
+    for command in (inspect, verify):
+        command.add_argument("file", type=Path)
+
+    diff = _verb(verbs, "diff", _diff, "compare the training state of two checkpoints leaf by leaf", "diff A B")
+    diff.add_argument("a", type=Path)
+    diff.add_argument("b", type=Path)
+
+    _verb(verbs, "boundary", _boundary, "the declared table: what matches bitwise, within, never", "boundary")
+    return parser
+
+
+def _verb(verbs: Any, name: str, run: Any, help: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"Example: python -m numpy_ref {example}"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _whole(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, found {text!r}")
+    return value
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected sizes such as 128,128, found {text!r}") from None
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    """One option for each field of RunConfig; only those given appear in the result."""
+    group = parser.add_argument_group("settings of the run (a resumed run has its own; those given must agree with it)")
+    for field in dataclasses.fields(RunConfig):
+        kind: Any = field.type
+        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        extra: dict[str, Any] = {"help": f"{field.metadata['help']} (default: {default})", "default": argparse.SUPPRESS}
+        if kind is bool:
+            extra["action"] = argparse.BooleanOptionalAction
+        elif field.metadata["choices"]:
+            extra["choices"] = field.metadata["choices"]
+        else:
+            extra["type"] = _sizes if isinstance(kind, types.GenericAlias) else kind
+            extra["metavar"] = "N,N" if isinstance(kind, types.GenericAlias) else "N" if kind is int else "X"
+        group.add_argument(f"--{field.name.replace('_', '-')}", **extra)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from numpy_ref import demo  # here, so that help starts fast
+
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = demo.run_demo(Path(folder))
+    drawn = _try_figure(result, options.figure)
+    status = HOLDS if result.right else BROKEN
+    if options.json:
+        rows = [
+            {"resume": o.resume, "left_out": o.left_out, "right": o.right, "largest": o.largest}
+            | {k: v for k, v in o.verdict._asdict().items() if k != "leaves"}
+            for o in result.outcomes
+        ]
+        _say_json({"right": result.right, "digest": result.digest, "expected_digest": demo.DIGEST, "outcomes": rows})
+        return status
+    config = store.describe_config(demo.CONFIG)
+    _say(f"digits, {demo.STEPS} steps, stopped after step {demo.STOP} and resumed; {config}\n")
+    _table(
+        ("left out", "outcome", "first shows at", "largest", "likely cause"),
+        [
+            (
+                o.left_out,
+                ("bitwise" if o.verdict.holds else "differs") + ("" if o.right else ": WRONG"),
+                "-" if o.verdict.holds else f"step {o.verdict.step} {o.verdict.leaf}",
+                f"{o.largest:.2g}",
+                o.verdict.cause or "-",
+            )
+            for o in result.outcomes
+        ],
+    )
+    _say(f"\nfinal state {result.digest}")
+    _say("the committed digest" if result.digest == demo.DIGEST else f"NOT the committed digest {demo.DIGEST}")
+    _say(f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
+         f" ({time.perf_counter() - start:.1f} s)")  # fmt: skip
+    return status
+
+
+def _try_figure(result: Any, path: Path) -> str:
+    try:
+        from numpy_ref.figure import draw_demo
+    except ImportError:
+        return "no figure: it needs matplotlib; install the 'cli' extra, pip install '.[cli]'"
+    draw_demo(result, path)
+    return f"figure {path}"
+
+
+def _train(options: argparse.Namespace) -> int:
+    data = load_data(options.data)
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(RunConfig) if hasattr(options, f.name)}
+    if options.resume == "never":
+        store.check_unused(options.dir)
+    run, passed_over = store.resume_newest(options.dir, data)
+    for fault in passed_over:
+        _warn(f"passed over: {fault}")
+    fresh = run is None
+    if run is None:
+        if options.resume == "required":
+            raise CheckpointError(
+                f"{options.dir}: expected a checkpoint to resume from, found none yet.\n    Use --resume auto to start."
+            )
+        if given.get("schedule") == "warmup_cosine":
+            given.setdefault("total_steps", options.steps)
+        run = init_run(RunConfig(**given), data)
+        _note(options, f"new run {run.run_id[:8]}: {store.describe_config(run.config)}")
+    else:
+        wanted = dataclasses.replace(run.config, **given)
+        if fields := differing_fields(run.config, wanted):
+            raise IncompatibleCheckpoint(
+                f"{options.dir}: the run there has another configuration: {'; '.join(fields)}.\n"
+                "    Leave these options out to continue it, or choose another --dir."
+            )
+        _note(options, f"resumed run {run.run_id[:8]} at step {run.state.step}")
+    if run.state.step >= options.steps and not fresh:
+        note = f"nothing to do: the run is at step {run.state.step}, and --steps {options.steps} is the total"
+        path = None
+    else:
+        run, path = _train_to(run, data, options)
+        note = f"saved {path}"
+    result = evaluate(run, data)
+    if options.json:
+        _say_json({"run_id": run.run_id, "step": run.state.step, "test_loss": result.loss,
+                   "test_accuracy": result.accuracy, "best_step": run.state.best.step,
+                   "checkpoint": path and str(path)})  # fmt: skip
+    elif not options.quiet:
+        _say(note)
+        _say(f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f} "
+             f"(best {run.state.best.loss:.4f} at step {run.state.best.step})")  # fmt: skip
+    return HOLDS
+
+
+def _train_to(run: Run, data: Any, options: argparse.Namespace) -> tuple[Run, Path]:
+    """Train to the total, with a checkpoint every so often and at the end."""
+    progress = _Progress(run.state.step, options.steps, quiet=options.quiet or options.json)
+    while True:
+        left = options.steps - run.state.step
+        n = min(left, options.every - run.state.step % options.every) if options.every else left
+        run = train_n_steps(run, data, n, on_step=progress.show)
+        path = store.save_newest(options.dir, run, keep=options.keep)
+        if run.state.step >= options.steps:
+            progress.end()
+            return run, path
+
+
+class _Progress:
+    """One line that is rewritten on a terminal, and one line every tenth of the way elsewhere; on standard error."""
+
+    def __init__(self, start: int, total: int, *, quiet: bool) -> None:
+        self.start, self.total, self.quiet = start, total, quiet
+        self.begun, self.shown, self.live = time.perf_counter(), 0.0, sys.stderr.isatty()
+
+    def show(self, record: StepRecord) -> None:
+        now = time.perf_counter()
+        tenth = max(1, (self.total - self.start) // 10)
+        due = now - self.shown > 0.1 if self.live else (record.step - self.start) % tenth == 0
+        if self.quiet or not (due or record.step == self.total):
+            return
+        self.shown = now
+        left = (now - self.begun) / (record.step - self.start) * (self.total - record.step)
+        text = f"step {record.step}/{self.total}  loss {record.loss:.4f}  rate {record.rate:.2e}  {left:.0f} s left"
+        sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self.live and not self.quiet:
+            sys.stderr.write("\n")
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    leaves, manifest = read_manifest(options.file)
+    sizes = {name: int(np.prod(shape)) * np.dtype(kind).itemsize for name, (kind, shape) in leaves.items()}
+    groups: dict[str, int] = {}
+    for name, size in sizes.items():
+        top = name.split("/")[0]
+        groups[top] = groups.get(top, 0) + size
+    params = sum(s for name, s in sizes.items() if name.startswith("model/") and not name.endswith(BUFFERS))
+    ratio = (params + groups.get("optimizer", 0)) / params if params else 0.0
+    scalars = manifest.get("scalars", {})
+    if options.json:
+        _say_json({"kind": manifest.get("kind"), "run_id": manifest.get("run_id"), "step": manifest.get("step"),
+                   "leaves": {n: {"dtype": k, "shape": s, "bytes": sizes[n]} for n, (k, s) in leaves.items()},
+                   "scalars": scalars, "bytes": groups, "file_bytes": options.file.stat().st_size,
+                   "model_and_optimizer_over_model": ratio, "config": manifest.get("config"),
+                   "environment": manifest.get("environment")})  # fmt: skip
+        return HOLDS
+    _say(f"{options.file}: kind {manifest.get('kind')}, run {manifest.get('run_id')}, step {manifest.get('step')}\n")
+    rows = [(name, kind, str(tuple(shape)), f"{sizes[name]:,}") for name, (kind, shape) in sorted(leaves.items())]
+    rows += [(name, "value", "", _readable(value)) for name, value in sorted(scalars.items())]
+    _table(("leaf", "type", "shape", "bytes or value"), rows)
+    _say("")
+    _table(("part", "bytes"), [*((name, f"{size:,}") for name, size in sorted(groups.items())),
+                               ("file", f"{options.file.stat().st_size:,}")])  # fmt: skip
+    _say(f"\nparameters and optimizer: {ratio:.2f} times the parameters")
+    _say("header verified; `verify` checks the arrays too")
+    return HOLDS
+
+
+def _readable(value: Any) -> str:
+    try:
+        return repr(float.fromhex(value)) if isinstance(value, str) and value[:1] in "-0in" else str(value)
+    except ValueError:
+        return str(value)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    checkpoint = read_checkpoint(options.file)
+    size = options.file.stat().st_size
+    if options.json:
+        _say_json({"holds": True, "kind": checkpoint.kind, "run_id": checkpoint.run_id, "step": checkpoint.step,
+                   "bytes": size})  # fmt: skip
+    else:
+        _say(f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
+             f"all {size:,} bytes as they were written, every leaf there")  # fmt: skip
+    return HOLDS
+
+
+def _diff(options: argparse.Namespace) -> int:
+    a, b = read_checkpoint(options.a), read_checkpoint(options.b)
+    found = differences(_state(a), _state(b))
+    apart = _apart(a, b)
+    if options.json:
+        _say_json({"bitwise": not found, "apart": {name: [x, y] for name, x, y in apart},
+                   "leaves": [{"leaf": v.leaf, "a": v.expected, "b": v.found, "distance": v.distance, "ulps": v.ulps}
+                              for v in found]})  # fmt: skip
+    else:
+        if found:
+            units = ["" if v.ulps is None else f"{v.ulps:,}" for v in found]
+            rows = [
+                (str(v.leaf), repr(v.expected), repr(v.found), f"{v.distance:.3g}", u)
+                for v, u in zip(found, units, strict=True)
+            ]
+            _table(("leaf", "a", "b", "distance", "units in the last place"), rows)
+        _say(
+            f"{len(found)} leaves of the training state differ" if found else "bitwise: the training state is the same"
+        )
+        if apart:
+            _say("\napart from the state, and not counted:")
+            _table(("what", "a", "b"), apart)
+    return BROKEN if found else HOLDS
+
+
+def _apart(a: Checkpoint, b: Checkpoint) -> list[tuple[str, str, str]]:
+    """What differs beside the training state: who the runs are, where they ran, how they are set."""
+    sides = []
+    for checkpoint in (a, b):
+        values = {name: getattr(checkpoint, name) for name in ("kind", "run_id", "fingerprint")}
+        values |= {f"environment/{name}": value for name, value in checkpoint.environment.items()}
+        sides.append(values | {f"config/{name}": value for name, value in vars(checkpoint.config).items()})
+    names = sorted(sides[0].keys() | sides[1].keys())
+    return [(n, str(sides[0].get(n)), str(sides[1].get(n))) for n in names if sides[0].get(n) != sides[1].get(n)]
+
+
+def _state(checkpoint: Checkpoint) -> Any:
+    return {"model": checkpoint.model} if checkpoint.state is None else checkpoint.state
+
+
+def _boundary(options: argparse.Namespace) -> int:
+    if options.json:
+        _say_json([row._asdict() for row in ROWS])
+    else:
+        _table(
+            ("row", "compared", "conditions", "class", "reason"),
+            [(r.name, r.compared, r.conditions, r.kind, r.reason) for r in ROWS],
+        )
+    return HOLDS
+
+
+def _note(options: argparse.Namespace, text: str) -> None:
+    if not (options.quiet or options.json):
+        _say(text)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _say_json(value: Any) -> None:
+    _say(json.dumps(_finite(value), indent=2))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become text."""
+    if isinstance(value, dict):
+        return {name: _finite(child) for name, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(child) for child in value]
+    return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table, drawn by rich on a terminal, else in plain text."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            pass
+        else:
+            table = Table(*head)
+            for row in rows:
+                table.add_row(*row)
+            Console().print(table)
+            return
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    room = shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    widths[-1] = min(widths[-1], max(room, 30))  # the last column is wrapped
+    for row in [head, ["-" * w for w in widths], *rows]:
+        for i, line in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
+            cells = [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), line]
+            _say("  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())

@@ -1,0 +1,120 @@
+"""The whole experiment on the digits: never stopped, resumed whole, and resumed with one thing left out.
+
+The resumed run crosses a process: this one writes the checkpoint, another one (the `train` command) finishes the run
+and leaves a checkpoint after every step, and this one compares them with the run that never stopped.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy_ref import checkpoint, train
+from numpy_ref.config import RunConfig
+from numpy_ref.data import Dataset, load_data
+from numpy_ref.equivalence import Verdict, digest, largest_distance
+from numpy_ref.laws import Moment, compare_runs, follow, resume_with_loss
+from numpy_ref.store import checkpoint_path
+
+CONFIG = RunConfig(
+    hidden=(64, 64), batch_size=64, learning_rate=4e-3, schedule="step", step_size=20, gamma=0.5, evaluate_every=8
+)
+STOP, STEPS = 33, 60  # in the middle of the second epoch and of the second period, with a decay before and one after
+DIGEST = "6c1565ac873d8a7a0811d900fe272c31130c7ae2ae67ec3e173260b9d320a39f"
+LOSSES = {
+    "t": "optimizer/t",
+    "m": "optimizer/m",
+    "v": "optimizer/v",
+    "schedule": "schedule",
+    "order generator": "rng/order",
+    "position": "data/consumed",
+    "dropout generator": "rng/dropout",
+}
+
+
+class Outcome(NamedTuple):
+    """One row of the table."""
+
+    resume: str  # what the resume did
+    left_out: str
+    right: bool  # is this the outcome that theory asks for
+    verdict: Verdict  # on the whole state for a full resume, on the weights otherwise
+    largest: float  # largest distance of a weight over all steps after the stop
+    curve: list[tuple[int, float, float]]  # step, held-out loss, largest distance of a weight at that step
+
+
+class Demo(NamedTuple):
+    """All that the demo found out."""
+
+    outcomes: list[Outcome]
+    reference: list[tuple[int, float, float]]  # the uninterrupted run's curve, from step 0
+    digest: str  # of its final state
+
+    @property
+    def right(self) -> bool:
+        """Whether every outcome is the right one, and the final state has the committed digest."""
+        return self.digest == DIGEST and all(outcome.right for outcome in self.outcomes)
+
+
+class _Here:
+    """This package as the implementation that the laws take."""
+
+    init_run = staticmethod(train.init_run)
+    train_n_steps = staticmethod(train.train_n_steps)
+    snapshot = staticmethod(train.snapshot)
+    restore = staticmethod(train.restore)
+    save_checkpoint = staticmethod(checkpoint.save_checkpoint)
+    resume_from_full_checkpoint = staticmethod(checkpoint.resume_from_full_checkpoint)
+    resume_from_weights_only = staticmethod(checkpoint.resume_from_weights_only)
+
+
+def run_demo(directory: Path) -> Demo:
+    """Carry out the experiment.
+
+    Args:
+        directory: where the checkpoints go.
+    """
+    data = load_data("digits")
+    moments = list(follow(_Here, train.init_run(CONFIG, data), data, STEPS))
+    stopped = train.train_n_steps(train.init_run(CONFIG, data), data, STOP)
+    path = checkpoint_path(directory, STOP)
+    checkpoint.save_checkpoint(path, stopped)
+    reference = moments[STOP:]
+
+    outcomes = [_judge("full", "nothing", reference, _finish_elsewhere(directory), data, whole=True)]
+    resumes: list[tuple[str, str, Any]] = [
+        ("weights only", "all but the weights", checkpoint.resume_from_weights_only(path, data, CONFIG))
+    ]
+    resumes += [("full but one", name, resume_with_loss(_Here, path, data, prefix)) for name, prefix in LOSSES.items()]
+    resumes.append(
+        ("other seed", "seed (another one)", resume_with_loss(_Here, path, data, "rng", seed=CONFIG.seed + 1))
+    )
+    for kind, left_out, run in resumes:
+        found = list(follow(_Here, run, data, STEPS - STOP))
+        outcomes.append(_judge(kind, left_out, reference, found, data, whole=False))
+    curve = [(m.state.step, _held_out_loss(m, data), 0.0) for m in moments]
+    return Demo(outcomes, curve, digest(moments[-1].state))
+
+
+def _finish_elsewhere(directory: Path) -> list[Moment]:
+    """Resume and finish in a new process; its state after every step, from the files it leaves."""
+    command = [sys.executable, "-m", "numpy_ref", "train", "--dir", str(directory), "--resume", "required"]
+    command += ["--steps", str(STEPS), "--every", "1", "--keep", "0", "--quiet"]
+    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent)
+    states = [checkpoint.read_checkpoint(checkpoint_path(directory, step)).state for step in range(STOP, STEPS + 1)]
+    return [Moment(state, None) for state in states if state is not None]
+
+
+def _judge(
+    kind: str, left_out: str, reference: list[Moment], found: list[Moment], data: Dataset, *, whole: bool
+) -> Outcome:
+    verdict = compare_runs(reference, found, leaves=None if whole else "model")
+    curve = [
+        (here.state.step, _held_out_loss(there, data), largest_distance(here.state.model, there.state.model))
+        for here, there in zip(reference, found, strict=True)
+    ]
+    return Outcome(kind, left_out, verdict.holds == whole, verdict, max(distance for _, _, distance in curve), curve)
+
+
+def _held_out_loss(moment: Moment, data: Dataset) -> float:
+    return train.evaluate(train.restore(CONFIG, moment.state, run_id="", fingerprint=data.fingerprint), data).loss

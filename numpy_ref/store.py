@@ -1,0 +1,136 @@
+"""A directory of checkpoints of one run, ordered by the step in each file, never by its name or date."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint
+from numpy_ref.config import RunConfig
+from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
+from numpy_ref.data import Dataset
+from numpy_ref.train import Run
+
+SUFFIX = ".safetensors"
+
+
+class Entry(NamedTuple):
+    """A file whose header is sound and says that it is a full checkpoint."""
+
+    path: Path
+    step: int
+    run_id: str
+
+
+class Listing(NamedTuple):
+    """What a directory holds: checkpoints from the oldest step to the newest, and files that could not be read."""
+
+    entries: list[Entry]
+    damaged: list[tuple[Path, CheckpointError]]
+
+
+def checkpoint_path(directory: str | os.PathLike[str], step: int) -> Path:
+    """Where the checkpoint of a step goes.
+
+    Example:
+        >>> checkpoint_path("run", 47).name
+        'step-00000047.safetensors'
+    """
+    return Path(directory) / f"step-{step:08d}{SUFFIX}"
+
+
+def list_checkpoints(directory: str | os.PathLike[str]) -> Listing:
+    """The checkpoints of a directory by their headers; one that does not exist holds none."""
+    entries, damaged = [], []
+    folder = Path(directory)
+    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+        if path.name.startswith("."):
+            continue
+        try:
+            _, manifest = read_manifest(path)
+        except CheckpointError as error:
+            damaged.append((path, error))
+            continue
+        step, run_id = manifest.get("step"), manifest.get("run_id")
+        if manifest.get("kind") == "full" and type(step) is int and type(run_id) is str:
+            entries.append(Entry(path, step, run_id))
+    return Listing(sorted(entries, key=lambda entry: (entry.step, entry.path.name)), damaged)
+
+
+def resume_newest(directory: str | os.PathLike[str], data: Dataset) -> tuple[Run | None, list[str]]:
+    """Continue from the newest checkpoint that can be read whole.
+
+    Args:
+        directory: of the run.
+        data: the data set the run was started on.
+
+    Returns:
+        The run, or None where there is no checkpoint yet; and one line for each newer file that was passed over.
+
+    Raises:
+        CheckpointError: there are checkpoints and none can be read, or they belong to several runs
+            (`IncompatibleCheckpoint`), or the newest readable one is for other data.
+    """
+    entries, damaged = list_checkpoints(directory)
+    faults = [str(error) for _, error in damaged]
+    runs = sorted({entry.run_id for entry in entries})
+    if len(runs) > 1:
+        raise IncompatibleCheckpoint(
+            f"{directory}: expected the checkpoints of one run, found those of {len(runs)}: {', '.join(runs)}.\n"
+            "    Move all but one run elsewhere."
+        )
+    for entry in reversed(entries):
+        try:
+            return resume_from_full_checkpoint(entry.path, data), faults
+        except IncompatibleCheckpoint:
+            raise  # sound, but for other data: an older one is no better
+        except CheckpointError as error:
+            faults.append(str(error))
+    if faults:
+        raise CheckpointError(
+            f"{directory}: expected a readable checkpoint, found {len(faults)} and none can be read:\n    "
+            + "\n    ".join(faults)
+            + "\n    Move them away to start anew."
+        )
+    return None, []
+
+
+def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Path:
+    """Save a run under its step, read it back, and only then remove its oldest checkpoints beyond `keep`.
+
+    Args:
+        directory: of the run; created if need be.
+        run: left as it is.
+        keep: full checkpoints of this run to keep, this one included; 0 keeps all. Other files are never removed.
+    """
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    path = checkpoint_path(directory, run.state.step)
+    save_checkpoint(path, run)
+    read_checkpoint(path)
+    own = [entry for entry in list_checkpoints(directory).entries if entry.run_id == run.run_id]
+    for entry in own[:-keep] if keep else []:
+        if entry.path != path:
+            entry.path.unlink()
+    return path
+
+
+def check_unused(directory: str | os.PathLike[str]) -> None:
+    """Refuse a directory that already holds checkpoints, readable or not.
+
+    Raises:
+        IncompatibleCheckpoint: it does.
+    """
+    entries, damaged = list_checkpoints(directory)
+    if entries or damaged:
+        found = [f"{entry.path.name} of run {entry.run_id}" for entry in entries[-1:]]
+        found += [f"{path.name}, which cannot be read" for path, _ in damaged[:1]]
+        raise IncompatibleCheckpoint(
+            f"{directory}: expected no checkpoint, found {' and '.join(found)}.\n"
+            "    Choose another directory, or --resume auto to continue that run."
+        )
+
+
+def describe_config(config: RunConfig) -> str:
+    """The fields that differ from the defaults, as one line."""
+    default = RunConfig()
+    fields = [f"{name}={value!r}" for name, value in vars(config).items() if value != getattr(default, name)]
+    return ", ".join(fields) or "defaults"
