@@ -20,7 +20,7 @@ CONFIG = RunConfig(
     hidden=(64, 64), batch_size=64, learning_rate=4e-3, schedule="step", step_size=20, gamma=0.5, evaluate_every=8
 )
 STOP, STEPS = 33, 60  # in the middle of the second epoch and of the second period, with a decay before and one after
-DIGEST = "6c1565ac873d8a7a0811d900fe272c31130c7ae2ae67ec3e173260b9d320a39f"
+DIGEST = "d0b20147f9412052d812324a8734622a11f2c8fae60a6ec1e89708250574947e"
 LOSSES = {
     "t": "optimizer/t",
     "m": "optimizer/m",

@@ -73,7 +73,8 @@ def digest(tree: Any) -> str:
     for path, leaf in sorted(flatten(tree).items()):
         array = np.asarray(leaf.encode() if isinstance(leaf, str) else leaf)
         array = array.astype(array.dtype.newbyteorder("<"))
-        sha.update(f"{path}\0{array.dtype.str}\0{array.shape}\0".encode())
+        kind = array.dtype.str if isinstance(leaf, np.ndarray) else type(leaf).__name__
+        sha.update(f"{path}\0{kind}\0{array.shape}\0".encode())
         sha.update(_canonical_bytes(array))
     return sha.hexdigest()
 
@@ -154,7 +155,7 @@ def _ordered(x: Array) -> Array:
     if x.dtype.kind != "f":
         return x
     bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
-    return np.where(bits < 0, np.iinfo(bits.dtype).min - bits - 1, bits)
+    return np.asarray(bits ^ np.where(bits < 0, np.iinfo(bits.dtype).max, 0).astype(bits.dtype))
 
 
 def _canonical_bytes(x: Array) -> bytes:

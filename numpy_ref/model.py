@@ -222,7 +222,7 @@ def _normalise(
         buffers = {
             f"{name}.running_mean": keep * old_mean + take * mean,
             f"{name}.running_var": keep * old_var + take * (squares / real(count - 1)),
-            f"{name}.num_batches_tracked": model[f"{name}.num_batches_tracked"] + 1,
+            f"{name}.num_batches_tracked": np.asarray(model[f"{name}.num_batches_tracked"] + 1),  # stays an array
         }
     inverse_std = real(1) / ops.sqrt(var + real(NORM_EPS))
     x_hat = (z - mean) * inverse_std

@@ -1,7 +1,12 @@
-"""What hypothesis draws: float32 matrices of every awkward kind."""
+"""What hypothesis draws: float32 matrices of every awkward kind, and runs with a data set they are valid for."""
+
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+
+from numpy_ref.config import RunConfig
+from numpy_ref.data import Dataset, init_dataset
 
 KINDS = ("normal", "relu", "signs", "wide", "subnormal", "bits", "ties", "special", "huge", "cancelling")
 
@@ -62,3 +67,70 @@ def vectors(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> np.ndarray:
     kind = draw(st.sampled_from(kinds))
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 7, 33]), min_size=1, max_size=3)))
     return _layout(draw, float32_numbers(np.random.default_rng(draw(st.integers(0, 2**32 - 1))), kind, shape))
+
+
+def small_data(seed: int = 0, *, samples: int = 23, inputs: int = 3, classes: int = 3) -> Dataset:
+    """A data set of standard normal inputs and uniform labels; every fifth sample is held out."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((samples, inputs)).astype(np.float32)
+    return init_dataset(x, rng.integers(0, classes, samples), classes=classes)
+
+
+@st.composite
+def run_configs(draw: st.DrawFn, *, arithmetic: str | None = None, **fixed: Any) -> tuple[RunConfig, Dataset]:
+    """A configuration and a data set that it can be trained on.
+
+    Args:
+        draw: hypothesis' own.
+        arithmetic: "reproducible" or "native"; drawn when None.
+        fixed: fields of RunConfig to take as they are; what depends on them is drawn to fit.
+    """
+    if arithmetic is not None:
+        fixed["arithmetic"] = arithmetic
+    chosen: dict[str, Any] = {}
+
+    def pick(name: str, strategy: st.SearchStrategy[Any]) -> Any:
+        chosen[name] = fixed[name] if name in fixed else draw(strategy, label=name)
+        return chosen[name]
+
+    data = small_data(
+        draw(st.integers(0, 2**32 - 1), label="data seed"),
+        samples=draw(st.integers(10, 40), label="samples"),
+        inputs=draw(st.integers(1, 7), label="inputs"),
+        classes=draw(st.integers(2, 4), label="classes"),
+    )
+    n = len(data.labels)
+    pick("arithmetic", st.sampled_from(["reproducible", "native"]))
+    pick("seed", st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1)))
+    pick("hidden", st.lists(st.integers(1, 9), max_size=2).map(tuple))
+    pick("dropout", st.sampled_from([0.0, 0.3]))
+    pick("noise", st.sampled_from([0.0, 0.125, 0.3]))
+    if pick("batch_norm", st.booleans()):  # a batch of one sample has no variance
+        pick("batch_size", st.sampled_from([b for b in range(2, n + 3) if n % b != 1]))
+    else:
+        pick("batch_size", st.one_of(st.integers(1, 7), st.integers(1, n + 2)))
+    pick("accumulation", st.integers(1, 3))
+    pick("learning_rate", st.sampled_from([0.05, 0.01, 1e-3]))
+    pick("weight_decay", st.sampled_from([0.0, 0.01, 0.1]))
+    if pick("optimizer", st.sampled_from(["adam", "adamw", "sgd"])) == "sgd":
+        if (
+            pick("momentum", st.sampled_from([0.9, 0.5] if fixed.get("nesterov") else [0.9, 0.5, 0.0])) > 0
+            and fixed.get("dampening", 0.0) == 0
+        ):
+            pick("nesterov", st.booleans())
+        if not chosen.get("nesterov", False):
+            pick("dampening", st.sampled_from([0.0, 0.25]))
+    else:
+        pick("amsgrad", st.booleans())
+        pick("beta1", st.sampled_from([0.0, 0.8, 0.9]))
+        pick("beta2", st.sampled_from([0.9, 0.999]))
+        pick("eps", st.sampled_from([1e-8, 1e-3]))
+    schedule = pick("schedule", st.sampled_from(["constant", "step", "warmup_cosine"]))
+    if schedule == "step":
+        pick("step_size", st.integers(2, 5))
+        pick("gamma", st.sampled_from([0.5, 0.9, 1.1]))
+    elif schedule == "warmup_cosine":
+        pick("total_steps", st.integers(10, 40))
+        pick("warmup_steps", st.integers(0, min(5, chosen["total_steps"] - 1)))
+    pick("evaluate_every", st.integers(1, 5))
+    return RunConfig(**(chosen | fixed)), data
