@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numpy_ref.rng import StreamState, _bounded_integer, draw_permutation, generator_from, stream_state
+from numpy_ref.checks import whole_number
+from numpy_ref.rng import StreamState, draw_permutation, generator_from, stream_state
 
 _TEST_EVERY = 5  # every fifth sample is held out
 _ARRAY_PAIRS = (("inputs", "labels"), ("x", "y"))  # names in an .npz file, the first pair present wins
@@ -74,7 +75,7 @@ def init_dataset(inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int |
         ((4, 1), array([0]), 2)
     """
     features = _checked_inputs(inputs)
-    end = _LARGEST_CLASSES if classes is None else _bounded_integer("classes", classes, 2, _LARGEST_CLASSES + 1)
+    end = _LARGEST_CLASSES if classes is None else whole_number("classes", classes, 2, _LARGEST_CLASSES + 1)
     targets = _checked_labels(labels, len(features), end)
     count = int(targets.max()) + 1 if classes is None else end
     if count < 2:
@@ -194,8 +195,8 @@ def window_indices(order: npt.NDArray[np.int64], consumed: int, size: int) -> np
         >>> window_indices(np.array([2, 0, 1]), 2, 5)
         array([1])
     """
-    start = _bounded_integer("consumed", consumed, 0, len(order))
-    return order[start : start + _bounded_integer("size", size, 1, 2**63)].copy()
+    start = whole_number("consumed", consumed, 0, len(order))
+    return order[start : start + whole_number("size", size, 1, 2**63)].copy()
 
 
 def advance(
@@ -228,9 +229,9 @@ def advance(
         >>> advance(Position(0, 4), start, 6, 2, after)[0]
         Position(epoch=1, consumed=0)
     """
-    epoch = _bounded_integer("position.epoch", position.epoch, 0, 2**63)
-    consumed = _bounded_integer("position.consumed", position.consumed, 0, n)
-    consumed += _bounded_integer("count", count, 1, n - consumed + 1)
+    epoch = whole_number("position.epoch", position.epoch, 0, 2**63)
+    consumed = whole_number("position.consumed", position.consumed, 0, n)
+    consumed += whole_number("count", count, 1, n - consumed + 1)
     return (Position(epoch + 1, 0), next_state) if consumed == n else (Position(epoch, consumed), order_state)
 
 

@@ -14,12 +14,13 @@ worker nor a resume can move it.
 
 import hashlib
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from numpy_ref.checks import whole_number
 
 WORDS = 624  # 32-bit words in the state of MT19937
 _RANDPERM_LIMIT = (2**32 - 1) // 20  # from here on torch's randperm is another algorithm
@@ -70,7 +71,7 @@ def stream_key(seed: int, name: str) -> npt.NDArray[np.uint32]:
         >>> bool((stream_key(7, "order") == stream_key(2**40 + 7, "order")).all())
         False
     """
-    seed = _bounded_integer("seed", seed, 0, 2**64)
+    seed = whole_number("seed", seed, 0, 2**64)
     if not isinstance(name, str):
         raise ValueError(f"name: expected the stream's name as text, found {name!r}.")
     message = b"bitwise-resume stream, version 1\0" + seed.to_bytes(8, "little") + name.encode("utf-8")
@@ -129,7 +130,7 @@ def generator_from(state: StreamState) -> np.random.Generator:
     if not isinstance(key, np.ndarray) or key.dtype != np.uint32 or key.shape != (WORDS,):
         found = f"{key.dtype} {key.shape}" if isinstance(key, np.ndarray) else type(key).__name__
         raise ValueError(f"key: expected a uint32 array of shape ({WORDS},), found {found}. Restore it unconverted.")
-    pos = _bounded_integer("pos", state.pos, 0, WORDS + 1)
+    pos = whole_number("pos", state.pos, 0, WORDS + 1)
     if not key[0] & _TOP_BIT and not key[1:].any():
         raise ValueError("key: expected a state of MT19937, found the all-zero one. Was it ever filled?")
     engine = np.random.MT19937(0)
@@ -184,7 +185,7 @@ def draw_words(generator: np.random.Generator, n: int) -> npt.NDArray[np.uint32]
         (0,)
     """
     engine = _engine(generator)
-    words: npt.NDArray[np.uint64] = engine.random_raw(_bounded_integer("n", n, 0, 2**63))
+    words: npt.NDArray[np.uint64] = engine.random_raw(whole_number("n", n, 0, 2**63))
     return words.astype(np.uint32)
 
 
@@ -249,7 +250,7 @@ def draw_permutation(generator: np.random.Generator, n: int) -> npt.NDArray[np.i
         >>> draw_permutation(generator_from(init_stream(42, "order")), 6)
         array([1, 5, 4, 2, 3, 0])
     """
-    n = _bounded_integer("n", n, 0, _RANDPERM_LIMIT)
+    n = whole_number("n", n, 0, _RANDPERM_LIMIT)
     order = list(range(n))
     words = draw_words(generator, max(n - 1, 0))
     ahead = words % np.arange(n, 1, -1, dtype=np.uint32)  # how far in front of i its partner lies
@@ -285,7 +286,7 @@ def draw_integers(generator: np.random.Generator, shape: int | Sequence[int], hi
                [9, 7, 2]])
     """
     sizes = _shape(shape)
-    high = _bounded_integer("high", high, 1, 2**63)
+    high = whole_number("high", high, 1, 2**63)
     count = math.prod(sizes)
     words = draw_words(generator, count) if high < _TWO_WORD_RANGE else _draw_double_words(generator, count)
     return (words.astype(np.uint64) % np.uint64(high)).astype(np.int64).reshape(sizes)
@@ -393,9 +394,9 @@ def draw_noise(seed: int, epoch: int, indices: npt.ArrayLike, n: int) -> npt.NDA
         >>> draw_noise(42, 0, [3], 1)
         array([[0.04030836]], dtype=float32)
     """
-    seed = _bounded_integer("seed", seed, 0, 2**64)
-    epoch = _bounded_integer("epoch", epoch, 0, 2**32)
-    n = _bounded_integer("n", n, 0, 2**34 + 1)
+    seed = whole_number("seed", seed, 0, 2**64)
+    epoch = whole_number("epoch", epoch, 0, 2**32)
+    n = whole_number("n", n, 0, 2**34 + 1)
     samples = np.asarray(indices)
     if samples.size == 0:
         samples = samples.astype(np.int64)  # an empty list arrives as float64
@@ -431,18 +432,7 @@ def _draw_double_words(generator: np.random.Generator, n: int) -> npt.NDArray[np
     return (words[0::2] << _HALF) | words[1::2]
 
 
-def _bounded_integer(where: str, value: object, low: int, end: int) -> int:
-    """An integer with low <= value < end, as a Python int; a boolean or a float is no integer."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = low - 1
-    if isinstance(value, (bool, np.bool_)) or not low <= number < end:
-        raise ValueError(f"{where}: expected an integer from {low} to {end - 1}, found {value!r}.")
-    return number
-
-
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of sizes."""
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    return tuple(_bounded_integer(f"shape[{axis}]", size, 0, 2**63) for axis, size in enumerate(sizes))
+    return tuple(whole_number(f"shape[{axis}]", size, 0, 2**63) for axis, size in enumerate(sizes))
