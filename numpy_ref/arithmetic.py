@@ -375,14 +375,15 @@ def _bits_to_count(terms: int) -> int:
 
 def _round_sums(x: Array) -> Array:
     """float32 nearest to the exact sum of each row of a float64 array."""
-    return _round_once([s.sum(1) for s in _slices(x, 1, 53 - _bits_to_count(x.shape[1]))], x.shape[:1])
+    return _round_once([s.sum(1) for s in _slices(x, 1, 52 - _bits_to_count(x.shape[1]))], x.shape[:1])
 
 
 def _slices(a: Array, axis: int, bits: int) -> list[Array]:
     """Float64 arrays that add up to `a` exactly, each a multiple of a power of two no more than 2**bits times it.
 
     The power is chosen for each row or column from the largest entry left along `axis`, so that 2**(53 - bits) entries
-    of a slice add up exactly in any order. Adding and taking away 1.5 * 2**52 times the power rounds to its multiples.
+    of a slice add up exactly in any order. Adding and taking away 1.5 * 2**52 times the power rounds to its multiples,
+    for bits <= 51: then the sum stays where the power is float64's spacing.
     """
     slices: list[Array] = []
     rest = a

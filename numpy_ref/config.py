@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 
-def _field(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = math.inf) -> Any:
-    """A dataclass field; numbers lie in [low, high), or in (low, high) where `low` is given as a negative zero."""
+ABOVE_ZERO = 2.0**-150  # the largest number that float32 rounds to zero; as a lower end it is excluded
+FLOAT32_END = 2.0**128 * (1 - 2.0**-25)  # the smallest that it rounds to infinity
+
+
+def _field(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float | None = None) -> Any:
+    """A dataclass field; numbers lie in [low, high), or in (low, high) above ABOVE_ZERO. Floats fit into float32."""
+    if high is None:
+        high = FLOAT32_END if isinstance(default, float) else math.inf
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
-
-
-ABOVE_ZERO = -0.0  # a lower end that is itself excluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class RunConfig:
             else:
                 faults += _out_of_range(field, getattr(self, field.name))
         if wrong_types:
-            raise TypeError("RunConfig: " + "; ".join(wrong_types))
+            raise TypeError("RunConfig: " + "; ".join(wrong_types + faults))
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             faults.append("nesterov: needs momentum > 0 and dampening 0")
         if self.schedule == "warmup_cosine" and self.warmup_steps >= self.total_steps:
@@ -97,7 +100,10 @@ def _plain(value: Any, kind: Any) -> Any:
         return tuple(_plain(v, typing.get_args(kind)[0]) for v in value)
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
         raise TypeError(f"expected {'a number' if kind is float else 'a whole number'}, found {value!r}")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError:  # a whole number beyond float64's range, which _out_of_range refuses
+        return math.inf if value > 0 else -math.inf
 
 
 def _out_of_range(field: dataclasses.Field[Any], value: Any) -> list[str]:
@@ -106,13 +112,14 @@ def _out_of_range(field: dataclasses.Field[Any], value: Any) -> list[str]:
         return [] if value in choices else [f"{field.name}: expected one of {', '.join(choices)}, found {value!r}"]
     if isinstance(value, (bool, str)):
         return []
-    open_below = math.copysign(1, low) < 0
+    open_below = low == ABOVE_ZERO
     for number in value if isinstance(value, tuple) else (value,):
         if not (low < number < high if open_below else low <= number < high):
             if isinstance(number, int) and high == math.inf:
                 return [f"{field.name}: expected a whole number >= {low}, found {value!r}"]
-            ends = f"0 < {field.name}" if open_below else f"{low} <= {field.name}"
-            return [f"{field.name}: expected {ends}{'' if high == math.inf else f' < {high}'}, found {value!r}"]
+            bounds = f"{'0 <' if open_below else f'{low} <='} {field.name} < {high:.3g}"
+            kind = " in float32" if isinstance(number, float) and high == FLOAT32_END else ""
+            return [f"{field.name}: expected {bounds}{kind}, found {value!r}"]
     return []
 
 

@@ -146,7 +146,7 @@ def cross_entropy(logits: Array, labels: Array, ops: Arithmetic, *, count: int) 
         loss, 0-dimensional; gradient (B, C).
     """
     real, rows = logits.dtype.type, np.arange(len(labels))
-    shifted = logits - (logits.max(axis=1, keepdims=True) + real(0))  # + 0: which zero wins a maximum is not defined
+    shifted = logits - logits.max(axis=1, keepdims=True)  # whichever zero wins a maximum: exp and 0 - s take either
     e = ops.exp(shifted)
     total = ops.sum(e, axis=1, keepdims=True)
     losses = ops.log(total)[:, 0] - shifted[rows, labels]

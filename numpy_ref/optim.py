@@ -97,14 +97,14 @@ def adam_step(
             w = w * real(1 - learning_rate * weight_decay)
         elif weight_decay:
             g = g + real(weight_decay) * w
-        m[name] = real(beta1) * state.m[name] + real(1 - beta1) * g
-        v[name] = real(beta2) * state.v[name] + real(1 - beta2) * (g * g)
+        m[name] = np.asarray(real(beta1) * state.m[name] + real(1 - beta1) * g)
+        v[name] = np.asarray(real(beta2) * state.v[name] + real(1 - beta2) * (g * g))
         largest = v[name]
         if state.v_max:
             largest = v_max[name] = np.where(v[name] <= state.v_max[name], state.v_max[name], v[name])  # NaN stays
         m_hat = m[name] / real(correction1)
         v_hat = largest / real(correction2)
-        new[name] = w - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(eps))
+        new[name] = np.asarray(w - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(eps)))
     return new, AdamState(t, m, v, v_max)
 
 
@@ -178,9 +178,9 @@ def sgd_step(
         d = g
         if state.momentum_buffer:
             b = g if state.t == 0 else real(momentum) * state.momentum_buffer[name] + real(1 - dampening) * g
-            buffers[name] = b
+            buffers[name] = np.array(b)
             d = g + real(momentum) * b if nesterov else b
-        new[name] = w - real(learning_rate) * d
+        new[name] = np.asarray(w - real(learning_rate) * d)
     return new, SGDState(state.t + 1, buffers)
 
 

@@ -163,7 +163,7 @@ def check_run(config: RunConfig, data: Dataset) -> None:
     if config.arithmetic == "reproducible":
         check_subnormals()
     samples = len(data.labels)
-    if config.batch_norm and 1 in (config.batch_size, samples % config.batch_size):
+    if config.batch_norm and config.hidden and 1 in (config.batch_size, samples % config.batch_size):
         raise ValueError(
             f"RunConfig.batch_norm: expected at least 2 samples in every batch, found a last batch of 1 ({samples} "
             f"training samples in batches of {config.batch_size}). Choose another batch_size."
@@ -229,12 +229,14 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     return _evaluate(run.state.model, data, arithmetic_named(run.config.arithmetic))
 
 
+@np.errstate(all="ignore")  # a run that diverges says so by its loss
 def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
     logits, _, _ = network.forward(model, data.test_inputs, ops, training=False)
     loss, _ = network.cross_entropy(logits, data.test_labels, ops, count=len(logits))
     return Evaluation(float(loss), float(np.mean(logits.argmax(axis=1) == data.test_labels)))
 
 
+@np.errstate(all="ignore")
 def _train_step(
     state: RunState, config: RunConfig, data: Dataset, ops: Arithmetic, order: Array, next_order: StreamState
 ) -> tuple[RunState, StepRecord]:

@@ -1,0 +1,829 @@
+"""The command line: what each command prints and leaves behind, and what it does with a user's mistakes."""
+
+import dataclasses
+import os
+import re
+import shlex
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from numpy_ref import cli, store
+from numpy_ref import train as training
+from numpy_ref.boundary import ROWS
+from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint, save_weights
+from numpy_ref.config import RunConfig
+from numpy_ref.container import write_container
+from numpy_ref.data import load_data
+from numpy_ref.store import checkpoint_path
+from numpy_ref.train import Evaluation
+from parity_tests.commands import call, processor_seconds, python, strict_json
+
+VERBS = ["demo", "train", "inspect", "verify", "diff", "boundary"]
+HELP_SECONDS = 0.4  # what the issue allows
+SETTINGS = {  # for each field of RunConfig a value other than its default, and the words that ask for it
+    "seed": (2**64 - 1, ["--seed", str(2**64 - 1)]),
+    "hidden": ((5, 3), ["--hidden", "5,3"]),
+    "dropout": (0.25, ["--dropout", "0.25"]),
+    "batch_norm": (True, ["--batch-norm"]),
+    "noise": (0.125, ["--noise", "0.125"]),
+    "batch_size": (4, ["--batch-size", "4"]),
+    "accumulation": (3, ["--accumulation", "3"]),
+    "optimizer": ("adamw", ["--optimizer", "adamw"]),
+    "learning_rate": (0.0625, ["--learning-rate", "0.0625"]),
+    "beta1": (0.5, ["--beta1", "0.5"]),
+    "beta2": (0.75, ["--beta2", "0.75"]),
+    "eps": (1e-3, ["--eps", "1e-3"]),
+    "amsgrad": (True, ["--amsgrad"]),
+    "momentum": (0.5, ["--momentum", "0.5"]),
+    "dampening": (0.25, ["--dampening", "0.25"]),
+    "nesterov": (True, ["--nesterov"]),
+    "weight_decay": (0.5, ["--weight-decay", ".5"]),
+    "schedule": ("step", ["--schedule", "step"]),
+    "step_size": (7, ["--step-size", "7"]),
+    "gamma": (0.75, ["--gamma", "0.75"]),
+    "warmup_steps": (3, ["--warmup-steps", "3"]),
+    "total_steps": (77, ["--total-steps", "77"]),
+    "evaluate_every": (4, ["--evaluate-every", "4"]),
+    "arithmetic": ("native", ["--arithmetic", "native"]),
+}
+
+
+def samples(n=23, inputs=3, classes=3):
+    rng = np.random.default_rng(5)
+    return rng.standard_normal((n, inputs)), rng.integers(0, classes, n)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small data set in a file of its own."""
+    path = tmp_path / "small.npz"
+    x, y = samples()
+    np.savez(path, inputs=x, labels=y)
+    return path
+
+
+@pytest.fixture
+def train(capsys, small, tmp_path):
+    """Train a small run in the directory `name` below tmp_path."""
+
+    def run(steps, *words, name="run", data=small):
+        # A run that is resumed takes these from its file, and they agree with it.
+        settings = ["--hidden", "4", "--batch-size", "5"]
+        return call(capsys, "train", "--data", data, "--dir", tmp_path / name, "--steps", steps, *settings, *words)
+
+    return run
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def states_of(directory):
+    """Content and date of every file."""
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+def flip(path, place=-1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def step(directory, number):
+    return checkpoint_path(directory, number)
+
+
+# Help and wrong usage
+
+
+def test_the_commands_are_these(capsys):
+    answer = call(capsys, "--help")
+    assert answer.status == 0
+    assert re.findall(r"^    (\w+) ", answer.out, re.MULTILINE) == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_has_an_example_that_the_command_accepts(capsys, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "200")
+    answer = call(capsys, verb, "--help")
+    assert answer.status == 0
+    (words,) = re.findall(r"^Example: python -m numpy_ref (.*)$", answer.out, re.MULTILINE)
+    options = cli._parser().parse_args(shlex.split(words))
+    assert options.verb == verb
+
+
+def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    out = call(capsys, "train", "--help").out
+    for field in dataclasses.fields(RunConfig):
+        option = field.name.replace("_", "-")
+        (line,) = re.findall(rf"^  --{option}(?:,| [^-]).*(?:\n {{6}}.*)?$", out, re.MULTILINE)
+        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+        assert f"{field.metadata['help']} (default: {default})" in " ".join(line.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "VERB"),
+        (["retrain"], "demo"),
+        (["verify"], "file"),
+        (["inspect"], "file"),
+        (["diff", "only-one"], "b"),
+        (["boundary", "--no-such-option"], "--no-such-option"),
+        (["train", "--steps"], "expected one argument"),
+        (["train", "--steps", "-1"], "expected a whole number >= 0, found '-1'"),
+        (["train", "--steps", "1e3"], "expected a whole number >= 0, found '1e3'"),
+        (["train", "--every", "often"], "expected a whole number >= 0, found 'often'"),
+        (["train", "--keep", "1.5"], "expected a whole number >= 0, found '1.5'"),
+        (["train", "--resume", "maybe"], "auto, never, required"),
+        (["train", "--hidden", "4;4"], "expected sizes such as 128,128, found '4;4'"),
+        (["train", "--optimizer", "lion"], "adam, adamw, sgd"),
+        (["train", "--learning-rate", "fast"], "float"),
+        (["train", "--batch-size", "1.5"], "int"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_was_expected(capsys, monkeypatch, tmp_path, words, expected):
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, *words)
+    assert (answer.status, answer.out) == (2, "")
+    assert expected.replace("'", "") in answer.err.replace("'", "")  # argparse quotes choices in some versions only
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--beta1", "1.5", "--batch-size", "0"], ["batch_size: expected a whole number >= 1, found 0", "beta1"]),
+        (["--learning-rate", "nan"], ["learning_rate", "nan"]),
+        (["--learning-rate", "0"], ["learning_rate: expected 0 < learning_rate, found 0.0"]),
+        (["--seed", "-1"], ["seed: expected 0 <= seed", "found -1"]),
+        (["--hidden", "4,0"], ["hidden: expected a whole number >= 1, found (4, 0)"]),
+        (["--nesterov", "--momentum", "0"], ["nesterov: needs momentum > 0"]),
+        (["--schedule", "warmup_cosine", "--warmup-steps", "9"], ["warmup_steps: expected less than total_steps 6"]),
+        (["--batch-norm", "--batch-size", "6"], ["batch_norm", "at least 2 samples"]),
+    ],
+)
+def test_settings_out_of_range_exit_2_all_in_one_message(train, tmp_path, words, expected):
+    answer = train(6, *words)
+    assert (answer.status, answer.out) == (2, "")
+    for part in expected:
+        assert part in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_has_an_option_and_reaches_the_run(capsys, small, tmp_path, name):
+    assert SETTINGS.keys() == {field.name for field in dataclasses.fields(RunConfig)}
+    value, words = SETTINGS[name]
+    assert value != getattr(RunConfig(), name)
+    answer = call(capsys, "train", "--data", small, "--dir", tmp_path / "run", "--steps", 0, *words)
+    assert answer.status == 0
+    assert read_checkpoint(step(tmp_path / "run", 0)).config == RunConfig(**{name: value})
+    assert f"{name}={value!r}" in answer.out  # and is told
+
+
+def test_a_switch_can_be_turned_off_by_name(train, tmp_path):
+    assert train(0, "--no-amsgrad", "--no-batch-norm", "--no-nesterov").status == 0
+    assert read_checkpoint(step(tmp_path / "run", 0)).config == RunConfig(hidden=(4,), batch_size=5)
+
+
+def test_the_cosine_ends_at_the_total_unless_told_otherwise(train, tmp_path):
+    words = ["--schedule", "warmup_cosine", "--warmup-steps", "2"]
+    assert train(6, *words).status == 0
+    assert read_checkpoint(step(tmp_path / "run", 6)).config.total_steps == 6
+    assert train(6, *words, "--total-steps", "9", name="other").status == 0
+    assert read_checkpoint(step(tmp_path / "other", 6)).config.total_steps == 9
+    assert train(8, *words).status == 0  # goes on under the schedule that it was started with
+    assert read_checkpoint(step(tmp_path / "run", 8)).config.total_steps == 6
+
+
+# Training
+
+
+@pytest.mark.parametrize("head", ["", "width,height,depth,class\n"])
+def test_training_takes_a_csv_file(train, tmp_path, head):
+    x, y = samples()
+    path = tmp_path / "my samples.csv"
+    rows = [",".join(map(repr, [*map(float, a), int(b)])) for a, b in zip(x, y, strict=True)]
+    path.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    answer = train(5, "--json", data=path)
+    assert answer.status == 0
+    assert strict_json(answer.out)["step"] == 5
+    assert train(5, name="from npz").status == 0  # the same samples, so the same run
+    runs = [read_checkpoint(step(tmp_path / name, 5)) for name in ("run", "from npz")]
+    assert runs[0].fingerprint == runs[1].fingerprint == load_data(path).fingerprint
+
+
+def test_training_takes_the_digits_by_default(capsys, tmp_path):
+    answer = call(capsys, "train", "--steps", 2, "--dir", tmp_path / "run")
+    assert answer.status == 0
+    checkpoint = read_checkpoint(step(tmp_path / "run", 2))
+    assert (checkpoint.config, checkpoint.fingerprint) == (RunConfig(), load_data("digits").fingerprint)
+
+
+def test_the_defaults_reach_96_percent_on_held_out_digits(capsys, tmp_path):
+    answer = call(capsys, "train", "--arithmetic", "native", "--dir", tmp_path / "run", "--json")
+    assert (answer.status, answer.err) == (0, "")
+    told = strict_json(answer.out)
+    assert told["step"] == 1000
+    assert told["test_accuracy"] >= 0.96
+    assert told["checkpoint"] == str(step(tmp_path / "run", 1000))
+    assert read_checkpoint(told["checkpoint"]).run_id == told["run_id"]
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (800, 900, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("every", "keep", "left"),
+    [(10, 0, [10, 20, 30, 40, 47]), (10, 2, [40, 47]), (0, 3, [47]), (47, 0, [47]), (20, 1, [47])],
+)
+def test_checkpoints_bear_their_step_come_every_so_often_and_at_the_end(train, tmp_path, every, keep, left):
+    assert train(47, "--every", every, "--keep", keep).status == 0
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in left]
+    assert [read_checkpoint(step(tmp_path / "run", n)).step for n in left] == left
+
+
+def test_after_a_resume_checkpoints_stay_on_multiples(train, tmp_path):
+    train(7)
+    assert train(25, "--every", 10, "--keep", 0).status == 0
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (7, 10, 20, 25)]
+
+
+@pytest.mark.parametrize("total", [12, 5, 0])
+def test_steps_is_the_total_and_a_run_already_there_changes_no_file(train, tmp_path, total):
+    assert train(12).status == 0
+    before = states_of(tmp_path / "run")
+    answer = train(total)
+    assert answer.status == 0
+    assert "nothing to do: the run is at step 12" in answer.out
+    assert f"--steps {total} is the total" in answer.out
+    assert states_of(tmp_path / "run") == before
+    told = strict_json(train(total, "--json").out)
+    assert (told["step"], told["checkpoint"]) == (12, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dropout", "0.3", "--noise", "0.1", "--evaluate-every", "4"],
+        ["--optimizer", "sgd", "--schedule", "step", "--step-size", "5"],
+        ["--optimizer", "adamw", "--amsgrad", "--weight-decay", "0.1", "--accumulation", "2"],
+        ["--arithmetic", "native", "--schedule", "warmup_cosine", "--total-steps", "40", "--warmup-steps", "4"],
+    ],
+    ids=lambda words: words[1],
+)
+def test_a_bigger_total_goes_on_as_if_it_had_never_stopped(capsys, train, tmp_path, words):
+    assert train(17, *words, name="never stopped").status == 0
+    for total in (1, 6, 7, 17):
+        assert train(total, *words).status == 0
+    ends = [step(tmp_path / name, 17) for name in ("never stopped", "run")]
+    answer = call(capsys, "diff", *ends)
+    assert answer.status == 0
+    assert "bitwise: the training state is the same" in answer.out
+    assert "run_id" in answer.out
+    told = strict_json(call(capsys, "diff", *ends, "--json").out)
+    assert (told["bitwise"], told["leaves"], list(told["apart"])) == (True, [], ["run_id"])
+    assert call(capsys, "diff", ends[0], step(tmp_path / "run", 7)).status == 1
+
+
+def test_never_refuses_a_directory_that_holds_another_run(train, tmp_path):
+    assert train(4, "--resume", "never").status == 0
+    before = states_of(tmp_path / "run")
+    for total in (4, 9):
+        answer = train(total, "--resume", "never")
+        assert (answer.status, answer.out) == (1, "")
+        assert "step-00000004.safetensors of run" in answer.err
+        assert "--resume auto" in answer.err
+    assert states_of(tmp_path / "run") == before
+
+
+def test_required_refuses_a_directory_without_a_run(train, tmp_path):
+    answer = train(4, "--resume", "required")
+    assert (answer.status, answer.out) == (1, "")
+    assert "found none yet" in answer.err
+    assert not (tmp_path / "run").exists()
+    train(4)
+    assert train(6, "--resume", "required").status == 0
+    assert step(tmp_path / "run", 6).exists()
+
+
+def test_another_configuration_is_refused_with_every_field_named_and_nothing_lost(train, tmp_path):
+    train(6)
+    before = states_of(tmp_path / "run")
+    changed = ["--beta1", "0.8", "--seed", "1", "--batch-norm", "--hidden", "4,4"]
+    answer = train(9, *changed)
+    assert (answer.status, answer.out) == (1, "")
+    for line in (
+        "beta1: expected 0.8, found 0.9",
+        "seed: expected 1, found 0",
+        "batch_norm: expected True, found False",
+        "hidden: expected (4, 4), found (4,)",
+    ):
+        assert line in answer.err
+    assert "beta2" not in answer.err
+    assert states_of(tmp_path / "run") == before
+    assert train(9, "--beta1", "0.9").status == 0  # said again, and the same
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(capsys, train, tmp_path):
+    for name in ("run", "sound"):
+        train(30, "--every", 10, name=name)
+    flip(step(tmp_path / "run", 30))
+    answer = train(30)
+    assert answer.status == 0
+    assert re.search(r"^passed over: .*step-00000030\.safetensors: ", answer.err, re.MULTILINE)
+    assert "at step 20" in answer.out
+    assert call(capsys, "diff", *(step(tmp_path / name, 30) for name in ("run", "sound"))).status == 0
+    flip(step(tmp_path / "run", 30), 200)
+    quiet = train(30, "--quiet")
+    assert "passed over" in quiet.err  # quiet or not
+
+
+def test_where_all_are_damaged_nothing_starts_anew(train, tmp_path):
+    train(30, "--every", 10)
+    for number, place in ((10, -1), (20, 200), (30, 2)):
+        flip(step(tmp_path / "run", number), place)
+    before = states_of(tmp_path / "run")
+    for mode in ("auto", "required", "never"):
+        answer = train(40, "--resume", mode)
+        assert (answer.status, answer.out) == (1, "")
+        for number in (10, 20, 30) if mode != "never" else ():
+            assert f"step-000000{number}.safetensors" in answer.err
+        assert states_of(tmp_path / "run") == before
+
+
+def test_other_data_is_refused(train, tmp_path):
+    train(3)
+    other = tmp_path / "other.npz"
+    x, y = samples()
+    x[0, 0] += 1
+    np.savez(other, x=x, y=y)
+    before = states_of(tmp_path / "run")
+    answer = train(5, data=other)
+    assert (answer.status, answer.out) == (1, "")
+    assert "fingerprint" in answer.err
+    assert "data" in answer.err
+    assert states_of(tmp_path / "run") == before
+
+
+def test_several_runs_in_one_directory_are_refused(train, tmp_path):
+    train(3)
+    train(4, name="other")
+    step(tmp_path / "other", 4).rename(step(tmp_path / "run", 4))
+    before = states_of(tmp_path / "run")
+    answer = train(9)
+    assert (answer.status, answer.out) == (1, "")
+    assert "2" in answer.err
+    assert states_of(tmp_path / "run") == before
+
+
+def test_an_interrupt_leaves_the_newest_checkpoint_and_the_same_command_goes_on(capsys, train, tmp_path, monkeypatch):
+    def interrupted(self, record):
+        if record.step == 15:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cli._Progress, "show", interrupted)
+        answer = train(20, "--every", 4)
+    assert answer.status == 130
+    assert "Traceback" not in answer.err
+    assert "newest checkpoint" in answer.err
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (4, 8, 12)]
+    again = train(20, "--every", 4)
+    assert "at step 12" in again.out
+    train(20, "--every", 4, name="never stopped")
+    assert call(capsys, "diff", *(step(tmp_path / name, 20) for name in ("run", "never stopped"))).status == 0
+
+
+def test_a_directory_that_cannot_hold_checkpoints_is_refused_before_any_training(train, tmp_path, monkeypatch):
+    """Not after hours, with the run lost."""
+    trained = []
+    real = cli.train_n_steps
+
+    def noted(run, data, n, **options):
+        trained.append(n)
+        return real(run, data, n, **options)
+
+    monkeypatch.setattr(cli, "train_n_steps", noted)
+    (tmp_path / "file").write_text("no directory")
+    for name in ("file", "file/below"):
+        answer = train(5, name=name)
+        assert answer.status != 0
+        assert str(tmp_path / "file") in answer.err
+        assert "expected a directory" in answer.err
+    assert trained == []
+    assert (tmp_path / "file").read_text() == "no directory"
+
+
+def test_a_processor_that_flushes_subnormals_is_refused_with_a_message(train, tmp_path, monkeypatch):
+    def flushing():
+        raise RuntimeError("expected subnormal numbers, found them flushed to zero")
+
+    monkeypatch.setattr(training, "check_subnormals", flushing)
+    answer = train(2)
+    assert answer.status in (1, 2)
+    assert "flushed to zero" in answer.err
+    assert not (tmp_path / "run").exists()
+    assert train(2, "--arithmetic", "native").status == 0
+
+
+@pytest.mark.parametrize("name", ["my run", "Läufe ✓", "-run", "run [1]"])
+def test_a_run_may_stand_in_a_relative_directory_of_any_name(capsys, small, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for total in (2, 4):
+        words = ["train", "--data", "small.npz", "--steps", total, f"--dir={name}", "--hidden", "4"]
+        assert call(capsys, *words).status == 0
+    assert names_in(tmp_path / name) == ["step-00000002.safetensors", "step-00000004.safetensors"]
+
+
+def test_progress_goes_to_standard_error_and_ends_at_the_total(train):
+    answer = train(30)
+    lines = answer.err.splitlines()
+    assert [int(re.match(r"step (\d+)/30  loss \d", line)[1]) for line in lines] == list(range(3, 31, 3))
+    assert "step 30: test accuracy" in answer.out
+    assert train(35, "--quiet") == (0, "", "")
+    told = train(40, "--json")
+    assert told.err == ""
+    assert strict_json(told.out)["step"] == 40
+
+
+def test_progress_is_one_line_on_a_terminal(train, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    answer = train(8)
+    assert answer.err.startswith("\rstep 1/8")
+    assert answer.err.endswith("\n")
+    assert answer.err.count("\n") == 1
+    assert "step 8/8" in answer.err
+
+
+# Looking at checkpoints
+
+
+@pytest.mark.parametrize(
+    ("words", "ratio"),
+    [
+        (["--optimizer", "adam"], 3),
+        (["--optimizer", "adamw", "--batch-norm"], 3),
+        (["--optimizer", "sgd"], 2),
+        (["--optimizer", "sgd", "--momentum", "0"], 1),
+        (["--optimizer", "sgd", "--momentum", "0", "--batch-norm"], 1),
+    ],
+)
+def test_inspect_tells_the_ratio_to_the_model(capsys, train, tmp_path, words, ratio):
+    train(2, *words)
+    path = step(tmp_path / "run", 2)
+    answer = call(capsys, "inspect", path)
+    assert (answer.status, answer.err) == (0, "")
+    assert f"{ratio}.00 times" in answer.out
+    assert strict_json(call(capsys, "inspect", path, "--json").out)["model_and_optimizer_over_model"] == ratio
+
+
+def test_inspect_shows_every_leaf_with_its_type_shape_and_size(capsys, train, tmp_path):
+    train(3)
+    path = step(tmp_path / "run", 3)
+    checkpoint = read_checkpoint(path)
+    answer = call(capsys, "inspect", path)
+    told = strict_json(call(capsys, "inspect", path, "--json").out)
+    for name, array in checkpoint.model.items():
+        row = f"model/{name}  {array.dtype}  {array.shape}  {array.nbytes}"
+        assert row in re.sub(r" {2,}", "  ", answer.out)
+        entry = {"dtype": str(array.dtype), "shape": list(array.shape), "bytes": array.nbytes}
+        assert told["leaves"][f"model/{name}"] == entry
+    assert re.search(r"^optimizer/t +value +3$", answer.out, re.MULTILINE)
+    assert re.search(r"^best/loss +value +inf$", answer.out, re.MULTILINE)  # as a number, not as it is stored
+    assert re.search(rf"^file +{path.stat().st_size:,}$", answer.out, re.MULTILINE)
+    assert told["file_bytes"] == path.stat().st_size
+    assert told["bytes"]["model"] == sum(x.nbytes for x in checkpoint.model.values())
+    assert (told["kind"], told["step"], told["run_id"]) == ("full", 3, checkpoint.run_id)
+    assert told["scalars"]["optimizer/t"] == 3
+    assert told["environment"] == checkpoint.environment
+    assert told["config"]["batch_size"] == 5
+
+
+def test_inspect_takes_a_weights_file_and_says_so(capsys, train, tmp_path, small):
+    train(2)
+    run = resume_from_full_checkpoint(step(tmp_path / "run", 2), load_data(small))
+    save_weights(tmp_path / "weights.safetensors", run)
+    answer = call(capsys, "inspect", tmp_path / "weights.safetensors")
+    assert answer.status == 0
+    assert "kind weights" in answer.out
+    assert "1.00 times" in answer.out
+    assert "optimizer/" not in answer.out
+
+
+def test_verify_holds_for_a_file_as_written_and_fails_at_any_flipped_byte(capsys, train, tmp_path):
+    train(2)
+    path = step(tmp_path / "run", 2)
+    answer = call(capsys, "verify", path)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.out.startswith("holds: full checkpoint of run")
+    told = strict_json(call(capsys, "verify", path, "--json").out)
+    assert (told["holds"], told["step"], told["bytes"]) == (True, 2, path.stat().st_size)
+    whole = path.read_bytes()
+    for place in (0, 8, len(whole) // 2, len(whole) - 1):
+        flip(path, place)
+        answer = call(capsys, "verify", path)
+        assert (answer.status, answer.out) == (1, "")
+        assert str(path) in answer.err
+        path.write_bytes(whole)
+    path.write_bytes(whole[:-1])
+    assert call(capsys, "verify", path).status == 1
+
+
+def test_verify_says_in_json_too_that_a_file_does_not_hold(capsys, train, tmp_path):
+    train(2)
+    path = step(tmp_path / "run", 2)
+    flip(path)
+    answer = call(capsys, "verify", path, "--json")
+    assert answer.status == 1
+    told = strict_json(answer.out)
+    assert told["holds"] is False
+    assert str(path) in told["error"]
+
+
+def test_diff_names_the_leaf_and_both_values(capsys, train, tmp_path, small):
+    train(4)
+    path, other = step(tmp_path / "run", 4), tmp_path / "other.safetensors"
+    run = resume_from_full_checkpoint(path, load_data(small))
+    weight = run.state.model["layer0.bias"]
+    old = weight[2].item()
+    weight.view(np.uint32)[2] ^= 1
+    save_checkpoint(other, run)
+    answer = call(capsys, "diff", path, other)
+    assert answer.status == 1
+    (row,) = [line for line in answer.out.splitlines() if line.startswith("model/")]
+    assert row.split()[:3] == ["model/layer0.bias", repr(old), repr(weight[2].item())]
+    assert row.split()[-1] == "1"  # unit in the last place
+    assert "1 leaves of the training state differ" in answer.out
+    told = strict_json(call(capsys, "diff", path, other, "--json").out)
+    assert (told["bitwise"], told["apart"]) == (False, {})
+    (leaf,) = told["leaves"]
+    assert (leaf["leaf"], leaf["a"], leaf["b"], leaf["ulps"]) == ("model/layer0.bias", old, weight[2].item(), 1)
+    assert call(capsys, "diff", path, path) == (0, "bitwise: the training state is the same\n", "")
+
+
+def test_diff_tells_zeros_of_both_signs_apart(capsys, train, tmp_path, small):
+    train(1)
+    run = resume_from_full_checkpoint(step(tmp_path / "run", 1), load_data(small))
+    for name, zero in (("plus", 0.0), ("minus", -0.0)):
+        run.state.model["layer0.bias"][0] = zero
+        save_checkpoint(tmp_path / f"{name}.safetensors", run)
+    answer = call(capsys, "diff", tmp_path / "plus.safetensors", tmp_path / "minus.safetensors")
+    assert answer.status == 1
+    assert "model/layer0.bias" in answer.out
+
+
+def test_diff_of_weights_compares_weights_and_tells_kinds_apart(capsys, train, tmp_path, small):
+    train(2)
+    path = step(tmp_path / "run", 2)
+    run = resume_from_full_checkpoint(path, load_data(small))
+    for name in ("a", "b"):
+        save_weights(tmp_path / f"{name}.safetensors", run)
+    assert call(capsys, "diff", tmp_path / "a.safetensors", tmp_path / "b.safetensors").status == 0
+    answer = call(capsys, "diff", path, tmp_path / "a.safetensors")
+    assert answer.status == 1
+    assert re.search(r"^optimizer/t +'a leaf' +'none'", answer.out, re.MULTILINE)
+    assert re.search(r"^kind +full +weights", answer.out, re.MULTILINE)
+    assert not re.search(r"^model/", answer.out, re.MULTILINE)
+    told = strict_json(call(capsys, "diff", path, tmp_path / "a.safetensors", "--json").out)
+    assert told["apart"] == {"kind": ["full", "weights"]}
+    assert {leaf["distance"] for leaf in told["leaves"]} == {"inf"}
+
+
+def test_what_must_differ_is_shown_apart_and_does_not_count(capsys, train, tmp_path, monkeypatch):
+    train(3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    train(3, name="other")
+    answer = call(capsys, "diff", step(tmp_path / "run", 3), step(tmp_path / "other", 3))
+    assert answer.status == 0
+    assert "17" in answer.out
+    told = strict_json(call(capsys, "diff", step(tmp_path / "run", 3), step(tmp_path / "other", 3), "--json").out)
+    assert list(told["apart"]) == ["environment/threads", "run_id"]
+
+
+def test_boundary_shows_every_row(capsys):
+    answer = call(capsys, "boundary")
+    assert (answer.status, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    for row in ROWS:
+        assert any(re.match(rf"{re.escape(row.name)}  +{re.escape(row.compared)}", line) for line in lines)
+    rows = strict_json(call(capsys, "boundary", "--json").out)
+    assert [(row["name"], row["kind"], row["evidence"]) for row in rows] == [(r.name, r.kind, r.evidence) for r in ROWS]
+    assert [row["tolerance"] and list(row["tolerance"]) for row in rows] == [
+        list(r.tolerance) if r.tolerance else None for r in ROWS
+    ]
+
+
+def test_json_has_no_word_for_infinity_or_nan(train, monkeypatch):
+    monkeypatch.setattr(cli, "evaluate", lambda run, data: Evaluation(float("nan"), 0.5))
+    told = strict_json(train(1, "--json").out)
+    assert (told["test_loss"], told["test_accuracy"]) == ("nan", 0.5)
+
+
+# A user's mistakes
+
+
+MADE = [
+    "folder.csv",
+    "empty.csv",
+    "empty.npz",
+    "binary.csv",
+    "latin.csv",
+    "text.csv",
+    "few.csv",
+    "labels.csv",
+    "nan.csv",
+]
+MADE += ["other.npz", "objects.npz", "x.txt"]
+
+
+def make_unusable_data(folder):
+    """Files that are not what a command wants."""
+    (folder / "folder.csv").mkdir()
+    (folder / "empty.csv").touch()
+    (folder / "empty.npz").touch()
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
+    (folder / "latin.csv").write_bytes("größe,klasse\n1,0\n".encode("latin-1"))
+    (folder / "text.csv").write_text("a,b\nc,d\n" * 3)
+    (folder / "few.csv").write_text("1,0\n2,1\n")
+    (folder / "labels.csv").write_text("1,0\n2,-1\n3,1\n4,0\n5,0.5\n")
+    (folder / "nan.csv").write_text("1,0\n2,1\nnan,1\n4,0\n5,1\n")
+    (folder / "x.txt").write_text("1,0\n")
+    np.savez(folder / "other.npz", a=np.zeros(3))
+    np.savez(folder / "objects.npz", x=np.array([[{}]] * 6, object), y=np.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        *((f"train --data {name}", name) for name in ["missing.csv", "missing.npz", ".", *MADE]),
+        ("train --hidden 1000000000000000", "allocate"),  # more than any address space holds
+        ("train --hidden 99999999999999999999", "99999999999999999999"),
+        *((f"{verb} {name}", name) for verb in ("verify", "inspect") for name in ("missing", "folder.csv", "few.csv")),
+        ("diff missing few.csv", "missing"),
+        ("diff few.csv missing", "few.csv"),
+        ("verify ''", "expected a file, found a directory"),
+    ],
+)
+def test_a_users_mistake_gets_one_clear_message_and_no_traceback(capsys, monkeypatch, tmp_path, words, names):
+    make_unusable_data(tmp_path)
+    assert names_in(tmp_path) == sorted(MADE)
+    monkeypatch.chdir(tmp_path)
+    before = names_in(tmp_path)
+    extra = ["--steps", "1"] if words.startswith("train") else []
+    answer = call(capsys, *shlex.split(words), *extra)
+    assert answer.status in (1, 2)
+    assert answer.out == ""
+    assert names in answer.err
+    assert len(answer.err.splitlines()) <= 2
+    assert "Traceback" not in answer.err
+    assert names_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("manifest", [{}, {"scalars": 3}, {"scalars": [1]}, {"config": 3, "kind": "full"}])
+def test_a_file_with_a_strange_manifest_is_no_reason_for_a_traceback(capsys, tmp_path, manifest):
+    path = tmp_path / "forged.safetensors"
+    with open(path, "wb") as file:
+        write_container(file, {"w": np.zeros(2), "model/x": np.zeros(0)}, manifest)
+    for words in (["verify", path], ["diff", path, path]):
+        assert call(capsys, *words).status == 1
+    for words in (["inspect", path], ["inspect", path, "--json"]):
+        assert call(capsys, *words).status in (0, 1)
+    assert store.list_checkpoints(tmp_path).entries == []
+
+
+def test_the_status_of_the_process_is_that_of_the_command(tmp_path):
+    process = python("-m", "numpy_ref", "verify", "missing", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr.startswith("missing: expected a checkpoint, found no such file.")
+    assert python("-m", "numpy_ref", cwd=tmp_path).returncode == 2
+    assert python("-m", "numpy_ref", "boundary", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("words", ["boundary", "boundary --json", "train --help", "train --hidden 3 --steps 1"])
+def test_output_to_a_closed_pipe_ends_quietly(tmp_path, words, buffered):
+    """As in `... | head -0`: whether the pipe is found closed at a write or at the last flush."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        process = python("-m", "numpy_ref", *words.split(), cwd=tmp_path, stdout=writing, PYTHONUNBUFFERED=buffered)
+    finally:
+        os.close(writing)
+    assert process.returncode in (0, 1)
+    assert not re.search("Traceback|Exception|BrokenPipe", process.stderr)
+
+
+# Help without weight, tables with and without rich
+
+
+@pytest.mark.parametrize("words", ["[]", "['--help']", "['train', '--help']", "['boundary']"])
+def test_help_and_import_load_no_heavy_package(tmp_path, words):
+    program = (
+        "import sys, numpy_ref\n"
+        f"words = {words}\n"
+        "from numpy_ref.cli import main\n"
+        "try:\n    main(words) if words else None\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'matplotlib', 'rich', 'numpy_ref.demo', 'numpy_ref.figure'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    process = python("-c", program, cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "[]\n")
+
+
+def test_help_is_there_at_once(tmp_path):
+    """In seconds of the processor, the best of three: a busy machine is no fault of ours."""
+    seconds = [processor_seconds()]
+    for _ in range(3):
+        assert python("-m", "numpy_ref", "--help", cwd=tmp_path).returncode == 0
+        seconds.append(processor_seconds())
+    assert min(b - a for a, b in pairwise(seconds)) < HELP_SECONDS
+
+
+def cells(text):
+    """The cells of tables of either kind, and the lines around them."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    found = {cell.strip() for line in text.splitlines() for cell in re.split(r"[│┃|]|\s{2,}", line)}
+    return {cell for cell in found if cell and not set(cell) <= set("-━─┏┓┗┛┡┩╇┳┻├┤┼┴┬└┘┌┐╞╡╪ ")}
+
+
+def on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "600")
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_rich_draws_the_same_table_on_a_terminal_only(capsys, train, tmp_path, monkeypatch):
+    train(2)
+    train(3, name="other")
+    monkeypatch.setenv("COLUMNS", "600")
+    commands = [
+        ["boundary"],
+        ["inspect", step(tmp_path / "run", 2)],
+        ["diff", step(tmp_path / "run", 2), step(tmp_path / "other", 3)],
+    ]
+    for words in commands:
+        monkeypatch.undo()
+        monkeypatch.setenv("COLUMNS", "600")
+        plain = call(capsys, *words)
+        on_a_terminal(monkeypatch)
+        drawn = call(capsys, *words)
+        assert plain.status == drawn.status
+        assert "━" in drawn.out
+        assert "━" not in plain.out
+        assert cells(drawn.out) == cells(plain.out)
+
+
+def test_json_stays_json_on_a_terminal(capsys, monkeypatch):
+    on_a_terminal(monkeypatch)
+    assert len(strict_json(call(capsys, "boundary", "--json").out)) == len(ROWS)
+
+
+def test_without_rich_a_terminal_gets_plain_text(capsys, monkeypatch):
+    on_a_terminal(monkeypatch)
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    on_terminal = call(capsys, "boundary")
+    assert on_terminal.status == 0
+    assert "━" not in on_terminal.out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert call(capsys, "boundary") == on_terminal
+
+
+def test_a_narrow_table_wraps_its_last_column_and_loses_no_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = call(capsys, "boundary").out.split()
+    for row in ROWS:
+        assert set(row.reason.split()) <= set(words)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("name", ["[red]w", "w[/red]", ":smile:", "w['a']"])
+def test_a_leaf_is_shown_by_its_name_whatever_it_is(capsys, tmp_path, monkeypatch, name, terminal):
+    path = tmp_path / "other.safetensors"
+    with open(path, "wb") as file:
+        write_container(file, {name: np.zeros(2)}, {})
+    if terminal:
+        on_a_terminal(monkeypatch)
+    answer = call(capsys, "inspect", path)
+    assert answer.status == 0
+    assert name in cells(answer.out)
+
+
+def test_no_command_needs_the_extra(tmp_path):
+    """In a process that has neither of its packages."""
+    program = (
+        "import sys\n"
+        "sys.modules['rich'] = sys.modules['matplotlib'] = None\n"
+        "from numpy_ref.cli import main\n"
+        "path = 'run/step-00000001.safetensors'\n"
+        "start = ['train', '--steps', '1', '--hidden', '3']\n"
+        "sys.exit(max(map(main, [start, ['inspect', path], ['verify', path], ['diff', path, path]])))"
+    )
+    process = python("-c", program, cwd=tmp_path)
+    assert process.returncode == 0
+    assert "3.00 times" in process.stdout
