@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-
 ABOVE_ZERO = 2.0**-150  # the largest number that float32 rounds to zero; as a lower end it is excluded
 FLOAT32_END = 2.0**128 * (1 - 2.0**-25)  # the smallest that it rounds to infinity
 

@@ -8,11 +8,11 @@ import time
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # before NumPy is loaded
 
-from numpy_ref import RunConfig, init_run, load_data, train_n_steps
+from numpy_ref import RunConfig, init_run, load_data, train_n_steps  # noqa: E402
 
 
 def step_ratio(rounds: int = 7, steps: int = 60) -> tuple[float, float, float]:
-    """Milliseconds of a native and of a reproducible training step on the digits, 64-128-128-10, batch 32; the ratio."""
+    """Milliseconds of a native and of a reproducible step on the digits, 64-128-128-10, batch 32; and their ratio."""
     data = load_data("digits")
     config = {"hidden": (128, 128), "batch_size": 32, "evaluate_every": 10**9}
     times: dict[str, list[float]] = {"native": [], "reproducible": []}
