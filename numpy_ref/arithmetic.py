@@ -274,12 +274,12 @@ def check_subnormals() -> None:
     """Refuse to go on where the processor flushes subnormal numbers to zero: its elementary results are not IEEE's.
 
     Raises:
-        RuntimeError: a sum or a product of float32 or float64 that is subnormal comes out as zero.
+        FloatingPointError: a sum or a product of float32 or float64 that is subnormal comes out as zero.
     """
     for dtype in (np.float32, np.float64):
         tiny = np.full(4, np.finfo(dtype).tiny)
         if not ((tiny * dtype(0.5)).all() and (tiny - tiny * dtype(0.75)).all()):
-            raise RuntimeError(
+            raise FloatingPointError(
                 "reproducible arithmetic needs subnormal numbers, and this process flushes them to zero: found "
                 f"{dtype.__name__} {tiny[0]!r} / 2 == 0. Turn flush-to-zero off (a library built with -ffast-math sets "
                 "it when loaded; torch.set_flush_denormal(False)), or use arithmetic='native'."

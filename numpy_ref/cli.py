@@ -22,7 +22,7 @@ import numpy as np
 from numpy_ref import store
 from numpy_ref.boundary import ROWS
 from numpy_ref.checkpoint import Checkpoint, read_checkpoint
-from numpy_ref.config import RunConfig, differing_fields
+from numpy_ref.config import RunConfig, describe_config, differing_fields
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import load_data
 from numpy_ref.equivalence import differences
@@ -41,6 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, or the interpreter meets the closed pipe after its end, and complains
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # whoever reads a pipe may have seen enough
+            _warn(f"standard output: {error}")
+        return BROKEN
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The command's status; what a person can mend becomes a message."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -50,10 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _warn("interrupted: the newest checkpoint stands; the same command continues from it")
         return 130  # as a shell reports SIGINT
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN
-    except (ValueError, TypeError, OSError, MemoryError) as error:
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, MemoryError, FloatingPointError) as error:
         _warn("".join([str(error), *(f"\n    {note}" for note in getattr(error, "__notes__", []))]))
         return USAGE
 
@@ -79,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--dir", type=Path, default=Path("run"), help="directory of the checkpoints (default: %(default)s)"
     )
-    train.add_argument("--every", type=_whole, default=100, help="steps between checkpoints; 0: only at the end")
+    train.add_argument(
+        "--every", type=_whole, default=100, help="steps between checkpoints; 0: only at the end (default: %(default)s)"
+    )
     train.add_argument(
         "--keep", type=_whole, default=3, help="newest checkpoints to keep; 0: all (default: %(default)s)"
     )
@@ -89,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: continue the run in the directory, or start one; never: the directory must hold none",
     )
-    train.add_argument("--quiet", action="store_true", help="no progress")
+    train.add_argument("--quiet", action="store_true", help="print errors only")
     _add_config(train)
 
     inspect = _verb(verbs, "inspect", _inspect, "what a checkpoint holds, and its sizes", "inspect FILE")
@@ -137,6 +152,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(RunConfig):
         kind: Any = field.type
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        default = "--steps" if field.name == "total_steps" else default
         extra: dict[str, Any] = {"help": f"{field.metadata['help']} (default: {default})", "default": argparse.SUPPRESS}
         if kind is bool:
             extra["action"] = argparse.BooleanOptionalAction
@@ -154,17 +170,27 @@ def _demo(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = demo.run_demo(Path(folder))
-    drawn = _try_figure(result, options.figure)
-    status = HOLDS if result.right else BROKEN
+    drawn, fault = _try_figure(result, options.figure)
+    status = (HOLDS if fault is None else USAGE) if result.right else BROKEN
+    if fault is not None:
+        _warn(drawn)
     if options.json:
         rows = [
             {"resume": o.resume, "left_out": o.left_out, "right": o.right, "largest": o.largest}
             | {k: v for k, v in o.verdict._asdict().items() if k != "leaves"}
             for o in result.outcomes
         ]
-        _say_json({"right": result.right, "digest": result.digest, "expected_digest": demo.DIGEST, "outcomes": rows})
+        _say_json(
+            {
+                "right": result.right,
+                "digest": result.digest,
+                "expected_digest": demo.DIGEST,
+                "figure": drawn,
+                "outcomes": rows,
+            }
+        )
         return status
-    config = store.describe_config(demo.CONFIG)
+    config = describe_config(demo.CONFIG)
     _say(f"digits, {demo.STEPS} steps, stopped after step {demo.STOP} and resumed; {config}\n")
     _table(
         ("left out", "outcome", "first shows at", "largest", "likely cause"),
@@ -186,13 +212,17 @@ def _demo(options: argparse.Namespace) -> int:
     return status
 
 
-def _try_figure(result: Any, path: Path) -> str:
+def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
+    """Draw, and say where or why not; a path that does not serve must not cost the table."""
     try:
         from numpy_ref.figure import draw_demo
     except ImportError:
-        return "no figure: it needs matplotlib; install the 'cli' extra, pip install '.[cli]'"
-    draw_demo(result, path)
-    return f"figure {path}"
+        return "no figure: it needs matplotlib; install the 'cli' extra, pip install '.[cli]'", None
+    try:
+        draw_demo(result, path)
+    except (OSError, ValueError) as error:
+        return f"no figure {path}: {error}", error
+    return f"figure {path}", None
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -212,7 +242,7 @@ def _train(options: argparse.Namespace) -> int:
         if given.get("schedule") == "warmup_cosine":
             given.setdefault("total_steps", options.steps)
         run = init_run(RunConfig(**given), data)
-        _note(options, f"new run {run.run_id[:8]}: {store.describe_config(run.config)}")
+        _note(options, f"new run {run.run_id[:8]}: {describe_config(run.config)}")
     else:
         wanted = dataclasses.replace(run.config, **given)
         if fields := differing_fields(run.config, wanted):
@@ -225,6 +255,7 @@ def _train(options: argparse.Namespace) -> int:
         note = f"nothing to do: the run is at step {run.state.step}, and --steps {options.steps} is the total"
         path = None
     else:
+        store.prepare(options.dir)
         run, path = _train_to(run, data, options)
         note = f"saved {path}"
     result = evaluate(run, data)
@@ -234,8 +265,8 @@ def _train(options: argparse.Namespace) -> int:
                    "checkpoint": path and str(path)})  # fmt: skip
     elif not options.quiet:
         _say(note)
-        _say(f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f} "
-             f"(best {run.state.best.loss:.4f} at step {run.state.best.step})")  # fmt: skip
+        best = f" (best {run.state.best.loss:.4f} at step {run.state.best.step})" if run.state.best.step else ""
+        _say(f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{best}")
     return HOLDS
 
 
@@ -285,7 +316,8 @@ def _inspect(options: argparse.Namespace) -> int:
         groups[top] = groups.get(top, 0) + size
     params = sum(s for name, s in sizes.items() if name.startswith("model/") and not name.endswith(BUFFERS))
     ratio = (params + groups.get("optimizer", 0)) / params if params else 0.0
-    scalars = manifest.get("scalars", {})
+    scalars = manifest.get("scalars")
+    scalars = scalars if isinstance(scalars, dict) else {}  # any file of this format is shown
     if options.json:
         _say_json({"kind": manifest.get("kind"), "run_id": manifest.get("run_id"), "step": manifest.get("step"),
                    "leaves": {n: {"dtype": k, "shape": s, "bytes": sizes[n]} for n, (k, s) in leaves.items()},
@@ -313,7 +345,12 @@ def _readable(value: Any) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    checkpoint = read_checkpoint(options.file)
+    try:
+        checkpoint = read_checkpoint(options.file)
+    except CheckpointError as error:
+        if options.json:
+            _say_json({"holds": False, "error": str(error)})
+        raise
     size = options.file.stat().st_size
     if options.json:
         _say_json({"holds": True, "kind": checkpoint.kind, "run_id": checkpoint.run_id, "step": checkpoint.step,
@@ -340,9 +377,8 @@ def _diff(options: argparse.Namespace) -> int:
                 for v, u in zip(found, units, strict=True)
             ]
             _table(("leaf", "a", "b", "distance", "units in the last place"), rows)
-        _say(
-            f"{len(found)} leaves of the training state differ" if found else "bitwise: the training state is the same"
-        )
+        count = f"{len(found)} {'leaf' if len(found) == 1 else 'leaves'} of the training state"
+        _say(f"{count} differ{'s' if len(found) == 1 else ''}" if found else "bitwise: the training state is the same")
         if apart:
             _say("\napart from the state, and not counted:")
             _table(("what", "a", "b"), apart)
@@ -407,12 +443,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         try:
             from rich.console import Console
             from rich.table import Table
+            from rich.text import Text
         except ImportError:
             pass
         else:
             table = Table(*head)
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*map(Text, row))  # as texts: a name in brackets is no markup
             Console().print(table)
             return
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]

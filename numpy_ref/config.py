@@ -147,3 +147,10 @@ def differing_fields(found: RunConfig, expected: RunConfig) -> list[str]:
         for f in dataclasses.fields(RunConfig)
         if getattr(found, f.name) != getattr(expected, f.name)
     ]
+
+
+def describe_config(config: RunConfig) -> str:
+    """The fields that differ from the defaults, as one line."""
+    default = RunConfig()
+    fields = [f"{name}={value!r}" for name, value in vars(config).items() if value != getattr(default, name)]
+    return ", ".join(fields) or "defaults"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy_ref import checkpoint, train
 from numpy_ref.config import RunConfig
+from numpy_ref.container import CheckpointError
 from numpy_ref.data import Dataset, load_data
 from numpy_ref.equivalence import Verdict, digest, largest_distance
 from numpy_ref.laws import Moment, compare_runs, follow, resume_with_loss
@@ -98,9 +99,14 @@ def run_demo(directory: Path) -> Demo:
 
 def _finish_elsewhere(directory: Path) -> list[Moment]:
     """Resume and finish in a new process; its state after every step, from the files it leaves."""
-    command = [sys.executable, "-m", "numpy_ref", "train", "--dir", str(directory), "--resume", "required"]
+    command = [sys.executable, "-m", "numpy_ref", "train", "--dir", str(directory.resolve()), "--resume", "required"]
     command += ["--steps", str(STEPS), "--every", "1", "--keep", "0", "--quiet"]
-    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent)
+    status = subprocess.run(command, check=False, cwd=Path(__file__).parent.parent).returncode
+    if status:
+        raise CheckpointError(
+            f"{directory}: expected another process to resume and finish, found that it ended with {status}.\n"
+            "    Its own message stands above."
+        )
     states = [checkpoint.read_checkpoint(checkpoint_path(directory, step)).state for step in range(STOP, STEPS + 1)]
     return [Moment(state, None) for state in states if state is not None]
 

@@ -1,11 +1,11 @@
 """A directory of checkpoints of one run, ordered by the step in each file, never by its name or date."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint
-from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.train import Run
@@ -94,6 +94,22 @@ def resume_newest(directory: str | os.PathLike[str], data: Dataset) -> tuple[Run
     return None, []
 
 
+def prepare(directory: str | os.PathLike[str]) -> None:
+    """Create the directory and write into it once: what cannot be saved is found out before training, not after.
+
+    Raises:
+        OSError: no checkpoint can be written there.
+    """
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise OSError(
+            error.errno, f"expected a directory that can be written, found {error.strerror}; choose another", directory
+        ) from error
+
+
 def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Path:
     """Save a run under its step, read it back, and only then remove its oldest checkpoints beyond `keep`.
 
@@ -104,13 +120,34 @@ def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Pa
     """
     Path(directory).mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(directory, run.state.step)
+    _check_replaceable(path, run)
     save_checkpoint(path, run)
     read_checkpoint(path)
-    own = [entry for entry in list_checkpoints(directory).entries if entry.run_id == run.run_id]
+    own = [
+        entry
+        for entry in list_checkpoints(directory).entries
+        if entry.run_id == run.run_id and entry.path == checkpoint_path(directory, entry.step)  # no copy of a user's
+    ]
     for entry in own[:-keep] if keep else []:
         if entry.path != path:
             entry.path.unlink()
     return path
+
+
+def _check_replaceable(path: Path, run: Run) -> None:
+    """Refuse to write over a sound file that is no checkpoint of this run."""
+    try:
+        _, manifest = read_manifest(path)
+    except IncompatibleCheckpoint:
+        raise  # sound, and another program's or another version's
+    except CheckpointError:
+        return  # nothing there, or damaged
+    kind, run_id = manifest.get("kind"), manifest.get("run_id")
+    if (kind, run_id) != ("full", run.run_id):
+        raise IncompatibleCheckpoint(
+            f"{path}: expected a full checkpoint of run {run.run_id} or no file, found kind {kind!r} of run {run_id}.\n"
+            "    Move it away, or choose another directory."
+        )
 
 
 def check_unused(directory: str | os.PathLike[str]) -> None:
@@ -127,10 +164,3 @@ def check_unused(directory: str | os.PathLike[str]) -> None:
             f"{directory}: expected no checkpoint, found {' and '.join(found)}.\n"
             "    Choose another directory, or --resume auto to continue that run."
         )
-
-
-def describe_config(config: RunConfig) -> str:
-    """The fields that differ from the defaults, as one line."""
-    default = RunConfig()
-    fields = [f"{name}={value!r}" for name, value in vars(config).items() if value != getattr(default, name)]
-    return ", ".join(fields) or "defaults"

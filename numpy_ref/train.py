@@ -135,7 +135,7 @@ def init_run(config: RunConfig, data: Dataset) -> Run:
 
     Raises:
         ValueError: batch normalisation would meet a batch of one sample.
-        RuntimeError: reproducible arithmetic on a processor that flushes subnormal numbers to zero.
+        FloatingPointError: reproducible arithmetic on a processor that flushes subnormal numbers to zero.
 
     Example:
         >>> from numpy_ref.data import load_data

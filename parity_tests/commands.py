@@ -50,9 +50,3 @@ def python(*words: object, cwd: Path, stdout: Any = subprocess.PIPE, **environme
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "COLUMNS": "120"} | environment
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)
-
-
-def processor_seconds() -> float:
-    """What all ended child processes have used of the processor."""
-    times = os.times()
-    return times.children_user + times.children_system

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_ref import config as config_module
-from numpy_ref.config import RunConfig, decode_config, differing_fields, encode_config
+from numpy_ref.config import RunConfig, decode_config, describe_config, differing_fields, encode_config
 from parity_tests.strategies import run_configs
 from parity_tests.witnesses import with_fault
 
@@ -206,3 +206,8 @@ def test_a_check_left_out_would_be_seen(old, new, accepted):
     with_fault(config_module, old, new).RunConfig(**accepted)
     with pytest.raises((ValueError, TypeError)):
         RunConfig(**accepted)
+
+
+def test_a_configuration_is_described_by_what_is_not_a_default():
+    assert describe_config(RunConfig()) == "defaults"
+    assert describe_config(RunConfig(hidden=(8,), optimizer="sgd")) == "hidden=(8,), optimizer='sgd'"

@@ -626,3 +626,12 @@ def test_nothing_here_touches_numpys_global_generator():
     draw_permutation(started(0, "order", 1), 50)
     draw_noise(0, 0, [1], 5)
     assert json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist) == before  # noqa: NPY002
+
+
+@given(seeds, names, words_drawn, sizes, highs, probabilities)
+def test_every_draw_is_torchs_at_any_place_of_a_stream(seed, name, drawn, size, high, p):
+    assert uniform_law(draw_uniform, started(seed, name, drawn), size)
+    assert wide_uniform_law(draw_uniform, started(seed, name, drawn), size)
+    assert permutation_law(draw_permutation, started(seed, name, drawn), size)
+    assert integers_law(draw_integers, started(seed, name, drawn), size, high)
+    assert bernoulli_law(draw_bernoulli, started(seed, name, drawn), p, size)

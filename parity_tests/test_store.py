@@ -15,7 +15,6 @@ from numpy_ref.equivalence import digest
 from numpy_ref.store import (
     check_unused,
     checkpoint_path,
-    describe_config,
     list_checkpoints,
     resume_newest,
     save_newest,
@@ -105,6 +104,34 @@ def test_only_checkpoints_of_this_run_are_removed_and_only_the_oldest(tmp_path, 
     found = {path.name for path in tmp_path.iterdir()}
     assert found == foreign | {"step-00000006.safetensors", "step-00000007.safetensors"}
     assert files == {name: (tmp_path / name).read_bytes() for name in files}
+
+
+def test_a_copy_under_a_users_own_name_is_never_removed_and_does_not_count(tmp_path, run):
+    save_checkpoint(tmp_path / "good one.safetensors", after(run, 1))
+    for step in range(2, 6):
+        save_newest(tmp_path, after(run, step), keep=2)
+    assert steps_in(tmp_path) == [1, 4, 5]
+
+
+def test_a_file_of_another_kind_or_run_is_never_replaced(tmp_path, run):
+    path = checkpoint_path(tmp_path, 3)
+    writers = (
+        lambda: save_weights(path, after(run, 3)),
+        lambda: save_checkpoint(path, after(init_run(CONFIG, DATA), 3)),
+        lambda: save_file({"w": np.zeros(3)}, path),
+    )
+    for write in writers:
+        write()
+        before = contents(tmp_path)
+        with pytest.raises(IncompatibleCheckpoint, match=r"step-00000003.safetensors: expected"):
+            save_newest(tmp_path, after(run, 3), keep=1)
+        assert contents(tmp_path) == before
+    save_checkpoint(path, after(run, 3))
+    flip(path, -1)
+    save_newest(tmp_path, after(run, 3), keep=1)  # this run's own, damaged or not, is
+    flip(path, 200)
+    save_newest(tmp_path, after(run, 3), keep=1)
+    assert resume_newest(tmp_path, DATA)[0].state.step == 3
 
 
 @pytest.mark.parametrize(("keep", "left"), [(0, [1, 2, 3, 4, 5]), (1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
@@ -245,8 +272,3 @@ def test_a_directory_may_have_any_name(tmp_path, run, name):
         save_newest(tmp_path / name, after(run, step), keep=2)
     assert steps_in(tmp_path / name) == [2, 3]
     assert resume_newest(str(tmp_path / name), DATA)[0].state.step == 3
-
-
-def test_a_configuration_is_described_by_what_is_not_a_default():
-    assert describe_config(RunConfig()) == "defaults"
-    assert describe_config(RunConfig(hidden=(8,), optimizer="sgd")) == "hidden=(8,), optimizer='sgd'"
