@@ -1,8 +1,13 @@
-"""Arithmetic by result: the exact real value of each operation on its inputs, rounded once to float32, ties to even.
+"""Arithmetic by result: the exact real value of each operation on its inputs, rounded once, ties to even.
 
 There is then one right answer, so any implementation that reaches it has the same bits: another BLAS, thread count,
 instruction set, summation order, batch or framework. Results follow IEEE 754 for infinities and NaN, and every zero
 that `matmul`, `sum` and `dot` return is +0, also one that comes by underflow.
+
+Inputs are float16, float32 or float64 arrays; `kind` names the format of the result, by default that of the inputs.
+bfloat16 numbers are carried in float32 arrays: give such arrays and `kind="bfloat16"`. The definition of `matmul` and
+`sum` is `fixedpoint.matmul` and `total`, in whole numbers; for float64 they are computed so. The fast paths below serve
+the narrower inputs, and the tests hold them to the definition.
 
 How `matmul` and `sum` reach it
 -------------------------------
@@ -14,19 +19,18 @@ differs from the exact one only by its additions. With u = 2**-53 and any order 
 and by Cauchy and Schwarz the last factor is at most |a| |b|, the Euclidean norms. `_certain` takes (K + 2) u 1.01 for
 the factor: one u more for each of the roundings of computed - bound and computed + bound, and one part in a hundred for
 1 / (1 - K u) and for the norms' own rounding, ample while K < 2**40. Rounding is monotone, so where both ends of that
-interval round to the same float32, it is the answer. Elsewhere the result stays open and is formed without error:
-
-* `_slices` splits numbers into slices narrow enough that sums of K of them, or of K products of two, are exact in
-  float64 in any order (Ozaki, Ogita, Oishi, Rump 2012);
-* `_round_once` adds such exact parts into an expansion that holds the exact total (Shewchuk 1997), rounds it to odd in
-  float64 and that to float32, which together is one rounding (Boldo, Melquiond 2008).
+interval round to the same number of the format, it is the answer. Elsewhere the result stays open and is formed without
+error (`rounding`): from slices of the numbers, whose sums and products' sums float64 holds exactly in any order (Ozaki,
+Ogita, Oishi, Rump 2012), added up in an expansion and rounded once.
 
 `exp` and `log` evaluate in float64 with a bound on the error, certify in the same way, and hand the few inputs left
-to integers (`fixedpoint`).
+to integers (`fixedpoint`). For float64 itself they are a fixed recipe of elementary operations with an error below one
+unit in the last place: the same bits everywhere, though not always the nearest.
 """
 
+import math
+import threading
 from collections.abc import Callable
-from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +38,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from numpy_ref import fixedpoint
 from numpy_ref.fixedpoint import cos_pi, power
+from numpy_ref.rounding import STORAGE, bits_to_count, cast, round_parts, round_sums, round_to, slices, top_slice
 
 __all__ = [
     "NATIVE",
@@ -47,6 +52,7 @@ __all__ = [
     "log",
     "matmul",
     "power",
+    "round_to",
     "sqrt",
     "sum",
 ]
@@ -54,23 +60,26 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 UNIT = 2.0**-53  # unit roundoff of float64
-CHUNK = 1 << 18  # numbers worked on at once where an exact path gathers
+BLOCK = 1 << 13  # numbers worked on at once: what the passes over them share stays in the cache
+LONG = 1 << 12  # terms added at once in a long sum, so that the bound on its error stays small
 
 
-def matmul(a: Array, b: Array) -> Array:
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def matmul(a: Array, b: Array, *, kind: str | None = None) -> Array:
     """Matrix product, correctly rounded.
 
     c_ij = round(sum_k a_ik b_kj)
 
     Args:
-        a: float32, shape (M, K).
-        b: float32, shape (K, N).
+        a: float16, float32 or float64, shape (M, K).
+        b: of the same type, shape (K, N).
+        kind: format of the result; float64 inputs give float64.
 
     Returns:
-        float32, shape (M, N); zeros are +0, a sum over K = 0 terms is 0.
+        Shape (M, N); zeros are +0, a sum over K = 0 terms is 0.
 
     Raises:
-        TypeError: an argument is not a float32 array.
+        TypeError: an argument is no array of these types, or they differ; an unknown or impossible `kind`.
         ValueError: the shapes do not chain.
 
     Mirror:
@@ -84,46 +93,110 @@ def matmul(a: Array, b: Array) -> Array:
         >>> matmul(a, np.ones((3, 1), np.float32))
         array([[1.]], dtype=float32)
     """
-    _check("matmul", a, b)
+    kind = _checked_kind("matmul", kind, a, b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"arithmetic.matmul: expected shapes (M, K) and (K, N), found {a.shape} and {b.shape}")
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    norm_a = np.sqrt(np.einsum("ik,ik->i", wide_a, wide_a))
-    norm_b = np.sqrt(np.einsum("kj,kj->j", wide_b, wide_b))
-    if not (np.isfinite(norm_a).all() and np.isfinite(norm_b).all()):  # no finite float32 has an infinite norm
-        clean = matmul(np.where(np.isfinite(a), a, np.float32(0)), np.where(np.isfinite(b), b, np.float32(0)))
-        return _place_nonfinite(clean, a, b)
-    product = wide_a @ wide_b
-    out, open_ = _certain(product, norm_a[:, None] * norm_b, a.shape[1])
-    count = np.count_nonzero(open_)
-    if count == 0:
-        return out
-    if count <= out.size >> 6:
-        _settle_one_by_one(out, open_, wide_a, wide_b)
-        return out
-    bits = (53 - _bits_to_count(a.shape[1])) // 2  # products of two such slices sum exactly
-    slices_a, slices_b = _slices(wide_a, 1, bits), _slices(wide_b, 0, bits)
-    if len(slices_a) * len(slices_b) <= 9:
-        return _round_once([x @ y for x in slices_a for y in slices_b], out.shape)
-    _settle_one_by_one(out, open_, wide_a, wide_b)  # exponents spread far: the products one by one need fewer slices
+    if a.dtype == np.float64:
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            return _place_nonfinite(matmul(_finite_part(a), _finite_part(b)), a, b)
+        exact = fixedpoint.matmul(a.tolist(), b.T.tolist(), kind)
+        return np.array(exact, np.float64).reshape(len(a), b.shape[1])
+    terms = a.shape[1]
+    wide_a, wide_b = _widened("a", a), _widened("b", b)
+    norm_a, norm_b = np.sqrt(np.einsum("ik,ik->i", wide_a, wide_a)), np.sqrt(np.einsum("kj,kj->j", wide_b, wide_b))
+    if not math.isfinite(norm_a.sum() + norm_b.sum()):  # no finite numbers of these types have an infinite norm
+        return _place_nonfinite(matmul(_finite_part(a), _finite_part(b), kind=kind), a, b)
+    product = np.matmul(wide_a, wide_b, out=_SCRATCH.take("product", (len(a), b.shape[1])))
+    out, open_ = np.empty(product.shape, STORAGE[kind]), np.empty(product.shape, bool)
+    for rows in _blocks(len(a), b.shape[1]):
+        out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
+    count = int(np.count_nonzero(open_))
+    if count > 64:
+        count -= _close_empty(out, open_, product, wide_a, wide_b)
+    if _many(count, out.size, terms):
+        return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
+    if count:
+        _settle(out, open_, wide_a, wide_b, kind)
     return out
 
 
-def sum(a: Array, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Array:
+def _matmul_by_slices(wide_a: Array, wide_b: Array, product: Array, norm_b: Array, kind: str) -> Array:
+    """The product where float64's own leaves much open: signs, sums that cancel, numbers of very different sizes.
+
+    With a = a1 + a2 and b = b1 + b2, leading slices and rests, a1 b1 is exact, and a1 b2 + a2 b so much smaller that
+    the bound on its error, taken in the same way, is too. What even that leaves open is formed without error.
+    """
+    terms = wide_a.shape[1]
+    bits = (53 - bits_to_count(terms)) // 2  # products of two such slices sum exactly
+    a1, b1 = top_slice(wide_a, 1, bits), top_slice(wide_b, 0, bits)
+    a2, b2 = wide_a - a1, wide_b - b1
+    if not (a2.any() or b2.any()):
+        return np.asarray(cast(product, kind) + STORAGE[kind](0))  # it was exact
+    np.matmul(a1, b1, out=product)
+    low = a1 @ b2
+    low += a2 @ wide_b
+    norms = [np.sqrt(np.einsum("ik,ik->i", x, x)) for x in (a1, a2)]
+    norm_b2 = np.sqrt(np.einsum("kj,kj->j", b2, b2))
+    out, open_ = np.empty(product.shape, STORAGE[kind]), np.empty(product.shape, bool)
+    for rows in _blocks(*product.shape):
+        scale = norms[0][rows, None] * norm_b2 + norms[1][rows, None] * norm_b
+        value = product[rows] + low[rows]
+        scale += np.abs(value) * (2 / terms)  # the addition of the two rounds once more
+        out[rows], open_[rows] = _certain(value, scale, 2 * terms, kind)
+    count = int(np.count_nonzero(open_))
+    if _many(count, out.size, terms):
+        slices_a, slices_b = slices(wide_a, 1, bits), slices(wide_b, 0, bits)
+        if len(slices_a) * len(slices_b) <= 9:
+            return round_parts([x @ y for x in slices_a for y in slices_b], kind, out.shape)
+    if count:  # also where exponents lie so far apart that single products need fewer slices
+        _settle(out, open_, wide_a, wide_b, kind)
+    return out
+
+
+def _close_empty(out: Array, open_: Array, product: Array, wide_a: Array, wide_b: Array) -> int:
+    """Close the open places whose products are all zero, frequent behind ReLU, which no bound can; their number."""
+    places = np.flatnonzero(open_ & (product == 0))
+    i, j = np.divmod(places, out.shape[1])
+    filled_a, filled_b = np.packbits(wide_a != 0, axis=1), np.packbits(wide_b.T != 0, axis=1)
+    empty = ~(filled_a[i] & filled_b[j]).any(axis=1)
+    out[i[empty], j[empty]] = 0
+    open_[i[empty], j[empty]] = False
+    return int(np.count_nonzero(empty))
+
+
+def _many(count: int, size: int, terms: int) -> bool:
+    """Whether so many open places cost more one by one than all of them by slices; measured, not exact."""
+    return count * terms > size * max(12, terms >> 5)
+
+
+def _settle(out: Array, open_: Array, wide_a: Array, wide_b: Array, kind: str) -> None:
+    """Write the products of the open places into `out`, one by one and without error."""
+    places = np.flatnonzero(open_)
+    for part in _blocks(len(places), wide_a.shape[1]):
+        i, j = np.divmod(places[part], out.shape[1])
+        out[i, j] = round_sums(wide_a[i] * wide_b.T[j], kind)
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def sum(
+    a: Array, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False, kind: str | None = None
+) -> Array:
     """Sum over axes, correctly rounded.
 
     s = round(sum of a over the axes)
 
     Args:
-        a: float32, any shape.
+        a: float16, float32 or float64, any shape.
         axis: the axes summed over; None for all.
         keepdims: keep the summed axes with size 1.
+        kind: format of the result; float64 inputs give float64.
 
     Returns:
-        float32, the shape of `numpy.sum`; zeros are +0, an empty sum is 0.
+        The shape of `numpy.sum`; zeros are +0, an empty sum is 0.
 
     Raises:
-        TypeError: `a` is not a float32 array.
+        TypeError: `a` is no array of these types; an unknown or impossible `kind`.
+        ValueError: there is no such axis.
 
     Mirror:
         `torch_port.arithmetic.sum`, the same bits.
@@ -135,62 +208,72 @@ def sum(a: Array, axis: int | tuple[int, ...] | None = None, *, keepdims: bool =
         >>> float(sum(np.array([1e8, 1.0, -1e8], np.float32)))
         1.0
     """
-    _check("sum", a)
+    kind = _checked_kind("sum", kind, a)
     axes = tuple(range(a.ndim)) if axis is None else normalize_axis_tuple(axis, a.ndim)
     kept = tuple(i for i in range(a.ndim) if i not in axes)
     shape = tuple(a.shape[i] for i in kept)
-    rows = a.transpose(kept + axes).reshape(int(np.prod(shape)), int(np.prod([a.shape[i] for i in axes])))
-    with np.errstate(invalid="ignore"):
-        total = np.add.reduce(rows, axis=1, dtype=np.float64)
-    if np.isfinite(total).all():  # float32 numbers cannot overflow a float64 sum
-        out, open_ = _certain(total, np.add.reduce(np.abs(rows), axis=1, dtype=np.float64), rows.shape[1])
-        (where,) = np.nonzero(open_)
-        for part in _chunks(len(where), rows.shape[1]):
-            out[where[part]] = _round_sums(rows[where[part]].astype(np.float64))
+    terms = math.prod(a.shape[i] for i in axes)
+    rows = a.transpose(kept + axes).reshape(math.prod(shape), terms)
+    if a.dtype == np.float64:
+        sums, sizes = rows, None
     else:
-        with np.errstate(invalid="ignore"):
-            special = rows.sum(axis=1, where=~np.isfinite(rows))  # infinities of one sign, or NaN
-        out = np.where(np.isfinite(rows).all(axis=1), sum(np.where(np.isfinite(rows), rows, 0), 1), special)
+        sums, sizes = _sums_and_sizes(rows)
+    if not np.isfinite(sums).all():  # float64 sums of narrower numbers are infinite for no other reason
+        special = np.add.reduce(rows, axis=1, where=~np.isfinite(rows))  # infinities of one sign, or NaN
+        out = np.where(np.isfinite(rows).all(axis=1), sum(_finite_part(rows), 1, kind=kind), special)
+    elif sizes is None:
+        out = np.array([fixedpoint.total(row, kind) for row in rows.tolist()], np.float64)
+    else:
+        out, open_ = _certain(sums, sizes, min(terms, LONG) + terms // LONG, kind)
+        (places,) = np.nonzero(open_)
+        for part in _blocks(len(places), terms):
+            out[places[part]] = round_sums(rows[places[part]].astype(np.float64), kind)
+    out = out.astype(STORAGE[kind], copy=False)
     return out.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape)
 
 
-def dot(a: Array, b: Array) -> Array:
-    """Inner product of two float32 vectors of shape (K,), correctly rounded; a 0-dimensional array.
+def dot(a: Array, b: Array, *, kind: str | None = None) -> Array:
+    """Inner product of two vectors of shape (K,), correctly rounded; a 0-dimensional array. See `matmul`.
 
     Raises:
-        TypeError: an argument is not a float32 array.
+        TypeError: as for `matmul`.
         ValueError: the shapes are not (K,) and (K,).
 
     Example:
         >>> float(dot(np.array([3.0, 4.0], np.float32), np.array([3.0, 4.0], np.float32)))
         25.0
     """
-    _check("dot", a, b)
+    _checked_kind("dot", kind, a, b)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"arithmetic.dot: expected two vectors of one length, found shapes {a.shape} and {b.shape}")
-    return matmul(a[None, :], b[:, None]).reshape(())
+    return matmul(a[None, :], b[:, None], kind=kind).reshape(())
 
 
 def sqrt(a: Array) -> Array:
-    """Square root of a float32 array, correctly rounded; NaN below 0, and -0 for -0.
+    """Square root of a float16, float32 or float64 array, correctly rounded; NaN below 0, and -0 for -0.
 
-    IEEE 754 requires this of the hardware, and NumPy passes it on.
+    IEEE 754 requires this of the hardware, and NumPy passes it on; float16 goes through float32, whose 24 bits are
+    enough that the second rounding is innocuous (Figueroa 1995).
     """
-    _check("sqrt", a)
+    _checked_kind("sqrt", None, a)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.sqrt(a))
 
 
-def exp(a: Array) -> Array:
-    """e**a of a float32 array, correctly rounded.
+def exp(a: Array, *, kind: str | None = None) -> Array:
+    """e**a, correctly rounded; for float64, by a recipe with an error below one unit in the last place.
 
-    k = round(a / ln 2);  r = a - k ln 2;  e**a = 2**k (1 + r + r**2/2! + ... + r**13/13!)   in float64
+    k = round(a / ln 2);  r = a - k ln 2;  e**a = 2**k (1 + r + r**2/2! + ... )   in float64
 
-    The series stops 2**-57 short for |r| <= 0.35; its roundings and those of r stay below 2**-50 relative, and the
-    certificate allows 2**-48. What it leaves open goes to integers.
+    Args:
+        a: float16, float32 or float64, any shape.
+        kind: format of the result; float64 inputs give float64.
 
     Returns:
-        float32 of the same shape: infinity above 88.72, subnormal below -87.33, zero below -103.97; NaN stays NaN.
+        The same shape; in float32 infinite above 88.72, subnormal below -87.33, zero below -103.97; NaN stays NaN.
+
+    Raises:
+        TypeError: as for `sum`.
 
     Mirror:
         `torch_port.arithmetic.exp`, the same bits.
@@ -199,29 +282,24 @@ def exp(a: Array) -> Array:
         >>> exp(np.array([0.0, 1.0, -200.0], np.float32))
         array([1.       , 2.7182817, 0.       ], dtype=float32)
     """
-    _check("exp", a)
-    x = np.clip(a.astype(np.float64), -200.0, 200.0)  # beyond, the float32 result is 0 or infinite as it is here
-    k = np.rint(x * 1.4426950408889634)
-    r = (x - k * LN2_HIGH) - k * LN2_LOW
-    y = np.full_like(r, EXP_SERIES[0])
-    for coefficient in EXP_SERIES[1:]:
-        y *= r
-        y += coefficient
-    nan = np.isnan(x)
-    y *= np.ldexp(1.0, np.where(nan, 0.0, k).astype(np.int32))
-    return _certified(a, y, nan, fixedpoint.exp)
+    kind = _checked_kind("exp", kind, a)
+    return _in_blocks(a, kind, _exp_wide, _exp_narrow)
 
 
-def log(a: Array) -> Array:
-    """Natural logarithm of a float32 array, correctly rounded.
+def log(a: Array, *, kind: str | None = None) -> Array:
+    """Natural logarithm, correctly rounded; for float64, by a recipe with an error below one unit in the last place.
 
-    a = m 2**k, 0.7 <= m < 1.42;  s = (m - 1) / (m + 1);  ln a = k ln 2 + 2 (s + s**3/3 + ... + s**21/21)   in float64
+    a = m 2**k, 0.7 <= m < 1.42;  s = (m - 1) / (m + 1);  ln a = k ln 2 + 2 (s + s**3/3 + s**5/5 + ...)   in float64
 
-    The series stops 2**-60 short for |s| <= 0.172; the certificate allows 2**-48 relative. What it leaves open goes
-    to integers.
+    Args:
+        a: float16, float32 or float64, any shape.
+        kind: format of the result; float64 inputs give float64.
 
     Returns:
-        float32 of the same shape: -infinity for zeros of either sign, NaN below; infinity stays, NaN stays.
+        The same shape: -infinity for zeros of either sign, NaN below; infinity stays, NaN stays.
+
+    Raises:
+        TypeError: as for `sum`.
 
     Mirror:
         `torch_port.arithmetic.log`, the same bits.
@@ -230,21 +308,8 @@ def log(a: Array) -> Array:
         >>> log(np.array([1.0, 2.0, 0.0], np.float32))
         array([0.       , 0.6931472,      -inf], dtype=float32)
     """
-    _check("log", a)
-    usual = (a > 0) & (a < np.inf)
-    m, k = np.frexp(np.where(usual, a, np.float32(1)).astype(np.float64))
-    low = m < 0.7071067811865476
-    m, k = np.where(low, 2 * m, m), k - low
-    s = (m - 1) / (m + 1)
-    square = s * s
-    y = np.full_like(s, LOG_SERIES[0])
-    for coefficient in LOG_SERIES[1:]:
-        y *= square
-        y += coefficient
-    y = k * LN2_HIGH + (k * LN2_LOW + y * s)
-    out = _certified(a, np.where(usual, y, 0.0), ~usual, fixedpoint.log)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(usual, out, np.log(np.where(usual, np.float32(1), a))))  # exact: inf, -inf or NaN
+    kind = _checked_kind("log", kind, a)
+    return _in_blocks(a, kind, _log_wide, _log_narrow)
 
 
 class Arithmetic(NamedTuple):
@@ -287,58 +352,99 @@ def check_subnormals() -> None:
 
 
 def _series(terms: list[tuple[int, int]]) -> list[float]:
+    """The quotients, each rounded once, the last term first as Horner's rule wants them."""
     return [numerator / denominator for numerator, denominator in reversed(terms)]
 
 
-def _factorials(n: int) -> list[int]:
-    values = [1]
-    for i in range(1, n + 1):
-        values.append(values[-1] * i)
-    return values
-
-
-EXP_SERIES = _series([(1, f) for f in _factorials(13)])
-LOG_SERIES = _series([(2, n) for n in range(1, 22, 2)])
+EXP_SERIES = _series([(1, math.factorial(n)) for n in range(14)])  # 1 + r + ... + r**13/13!
+LOG_SERIES = _series([(2, n) for n in range(1, 26, 2)])  # 2 + 2 s**2/3 + ... + 2 s**24/25
 LN2_HIGH = (fixedpoint.LN2 >> (fixedpoint.BITS - 32)) / 2**32  # 32 bits: k LN2_HIGH is exact for |k| < 2**21
 LN2_LOW = (fixedpoint.LN2 - (int(LN2_HIGH * 2**32) << (fixedpoint.BITS - 32))) / fixedpoint.ONE
+LOG2_E = fixedpoint.ONE / fixedpoint.LN2
+ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
+NARROW = 2.0**-45  # relative error that the certificate of exp and log allows
 
 
-def _check(name: str, *arrays: Array) -> None:
-    found = [f"{x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__ for x in arrays]
-    if any(kind != "float32" for kind in found):
+NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64")}
+
+
+def _checked_kind(name: str, kind: str | None, *arrays: Array) -> str:
+    """The format of the result, for arguments of one of the types served."""
+    types = [x.dtype if isinstance(x, np.ndarray) else None for x in arrays]
+    given = NAMES.get(types[0]) if types[0] is not None else None
+    if given is None or any(other != types[0] for other in types):
+        found = " and ".join(str(t) if t is not None else type(x).__name__ for t, x in zip(types, arrays, strict=True))
         raise TypeError(
-            f"arithmetic.{name}: expected float32 arrays, found {' and '.join(found)}; convert with "
+            f"arithmetic.{name}: expected float32 arrays, or all float16 or all float64, found {found}; convert with "
             "numpy.asarray(x, numpy.float32), or use arithmetic.NATIVE"
         )
+    kind = given if kind is None else kind
+    if kind not in STORAGE or (kind == "float64") != (given == "float64"):
+        offered = "float64" if given == "float64" else "float16, bfloat16 or float32"
+        raise TypeError(f"arithmetic.{name}: kind: expected {offered} for {given} inputs, found {kind!r}")
+    return kind
 
 
-def _to_float32(x: Array) -> Array:
-    with np.errstate(over="ignore", under="ignore"):
-        return x.astype(np.float32)
+class _Scratch(threading.local):
+    """Float64 buffers that the calls of one thread share: fresh pages for each would cost more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Array] = {}
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A contiguous array of the shape, its content undefined, valid until the name is taken again."""
+        size = math.prod(shape)
+        if name not in self.buffers or self.buffers[name].size < size:
+            self.buffers[name] = np.empty(size)
+        return self.buffers[name][:size].reshape(shape)
 
 
-def _certain(value: Array, scale: Array, terms: int) -> tuple[Array, Array]:
-    """float32 of `value`, a float64 sum of `terms` exact terms whose sizes add to at most `scale`; and what is open."""
-    bound = scale * ((terms + 2) * UNIT * 1.01)
-    low, high = _to_float32(value - bound), _to_float32(value + bound)
-    return high + np.float32(0), low != high  # adding +0 makes every zero +0
+_SCRATCH = _Scratch()
 
 
-def _certified(a: Array, y: Array, settled: Array, exact: Callable[[float], Any]) -> Array:
-    """float32 of `y`, within 2**-48 relative of exact(a); `exact` decides where that is not enough."""
-    low, out = _to_float32(y * (1 - 2.0**-48)), _to_float32(y * (1 + 2.0**-48))
-    open_ = (low != out) & ~settled
-    if open_.any():
-        values, index = np.unique(a[open_], return_inverse=True)
-        out[open_] = np.array([_nearest(exact(float(v))) for v in values], np.float32)[index]
-    return np.asarray(out)
+def _widened(name: str, a: Array) -> Array:
+    """The matrix in float64, in the memory order that it has."""
+    flip = a.flags.f_contiguous and not a.flags.c_contiguous
+    wide = _SCRATCH.take(name, a.T.shape if flip else a.shape)
+    np.copyto(wide, a.T if flip else a)
+    return wide.T if flip else wide
 
 
-def _nearest(value: Any) -> np.float32:
-    """The float32 nearest to a Fraction in float32's range that is no tie."""
-    near = np.float32(float(value))
-    around = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
-    return min(around, key=lambda c: abs(type(value)(float(c)) - value))
+def _finite_part(a: Array) -> Array:
+    return np.where(np.isfinite(a), a, a.dtype.type(0))
+
+
+def _blocks(count: int, width: int) -> list[slice]:
+    """Ranges of rows of a width that make blocks."""
+    step = max(1, BLOCK // max(width, 1))
+    return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def _certain(value: Array, scale: Array, terms: int, kind: str) -> tuple[Array, Array]:
+    """The format's number for `value`, a float64 sum of `terms` terms of sizes `scale` in all; and what stays open.
+
+    The scale is overwritten.
+    """
+    scale *= (terms + 2) * UNIT * 1.01
+    low, high = cast(value - scale, kind), cast(np.add(value, scale, out=scale), kind)
+    return high + STORAGE[kind](0), low != high  # adding +0 makes every zero +0
+
+
+def _sums_and_sizes(rows: Array) -> tuple[Array, Array]:
+    """Sums of each row in float64, and of its sizes, LONG terms at a time and then over the partial sums.
+
+    The sizes are added in float32, whose error for LONG terms is below the part in a hundred that `_certain` allows.
+    """
+    count, terms = rows.shape
+    if terms <= LONG:
+        sizes = np.add.reduce(np.abs(rows), axis=1, dtype=np.float32)
+        return np.add.reduce(rows, axis=1, dtype=np.float64), sizes.astype(np.float64)
+    whole = terms - terms % LONG
+    pieces = rows[:, :whole].reshape(-1, LONG)
+    parts = [_sums_and_sizes(pieces[block]) for block in _blocks(len(pieces), LONG // 2)]
+    rest = _sums_and_sizes(rows[:, whole:])
+    both = [np.concatenate(side).reshape(count, -1) for side in zip(*parts, strict=True)]
+    return np.add.reduce(both[0], axis=1) + rest[0], np.add.reduce(both[1], axis=1) + rest[1]
 
 
 def _place_nonfinite(clean: Array, a: Array, b: Array) -> Array:
@@ -347,84 +453,115 @@ def _place_nonfinite(clean: Array, a: Array, b: Array) -> Array:
     def meets(x: Array, y: Array) -> Array:
         return np.asarray((x.astype(np.float32) @ y.astype(np.float32)) > 0)
 
-    inf = np.float32(np.inf)
+    inf = clean.dtype.type(np.inf)
     plus = meets(a == inf, b > 0) | meets(a == -inf, b < 0) | meets(a > 0, b == inf) | meets(a < 0, b == -inf)
     minus = meets(a == inf, b < 0) | meets(a == -inf, b > 0) | meets(a > 0, b == -inf) | meets(a < 0, b == inf)
     nan = (
         np.isnan(a).any(1, keepdims=True) | np.isnan(b).any(0) | meets(np.isinf(a), b == 0) | meets(a == 0, np.isinf(b))
     )
-    return np.select([nan | (plus & minus), plus, minus], [np.float32(np.nan), inf, -inf], clean)
+    return np.select([nan | (plus & minus), plus, minus], [clean.dtype.type(np.nan), inf, -inf], clean)
 
 
-def _settle_one_by_one(out: Array, open_: Array, wide_a: Array, wide_b: Array) -> None:
-    """Write the correctly rounded products of the open entries into `out`."""
-    rows, columns = np.nonzero(open_)
-    for part in _chunks(len(rows), wide_a.shape[1]):
-        i, j = rows[part], columns[part]
-        out[i, j] = _round_sums(wide_a[i] * wide_b.T[j])
+def _in_blocks(a: Array, kind: str, wide: Callable[[Array], Array], narrow: Callable[[Array, str], Array]) -> Array:
+    """A function of one argument over an array of any shape, a block at a time."""
+    out = np.empty(a.shape, STORAGE[kind])
+    flat, source = out.reshape(-1), a.reshape(-1)
+    with np.errstate(all="ignore"):
+        for block in _blocks(source.size, 1):
+            x = source[block]
+            flat[block] = wide(x) if kind == "float64" else narrow(x, kind)
+    return out
 
 
-def _chunks(count: int, width: int) -> list[slice]:
-    step = max(1, CHUNK // max(width, 1))
-    return [slice(start, start + step) for start in range(0, count, step)]
+def _exp_narrow(a: Array, kind: str) -> Array:
+    """Up to r**11/11!, which for |r| <= 0.35 stops 2**-47 short; the roundings stay below 2**-50, both relative."""
+    x = np.clip(a.astype(np.float64), -200.0, 200.0)  # beyond, the result is 0 or infinite as it is here
+    k = np.rint(x * LOG2_E)
+    x -= k * LN2_HIGH
+    x -= k * LN2_LOW
+    y = np.full_like(x, EXP_SERIES[2])
+    for coefficient in EXP_SERIES[3:]:
+        y *= x
+        y += coefficient
+    y *= _power_of_two(k)
+    return _certified(a, y, kind, fixedpoint.exp)
 
 
-def _bits_to_count(terms: int) -> int:
-    return ceil(log2(max(terms, 2)))
+def _exp_wide(a: Array) -> Array:
+    """Beside the last addition's rounding, at most 0.3 units: of r**2/2! + ..., below 0.07, and of what 1 + r lost.
 
-
-def _round_sums(x: Array) -> Array:
-    """float32 nearest to the exact sum of each row of a float64 array."""
-    return _round_once([s.sum(1) for s in _slices(x, 1, 52 - _bits_to_count(x.shape[1]))], x.shape[:1])
-
-
-def _slices(a: Array, axis: int, bits: int) -> list[Array]:
-    """Float64 arrays that add up to `a` exactly, each a multiple of a power of two no more than 2**bits times it.
-
-    The power is chosen for each row or column from the largest entry left along `axis`, so that 2**(53 - bits) entries
-    of a slice add up exactly in any order. Adding and taking away 1.5 * 2**52 times the power rounds to its multiples,
-    for bits <= 51: then the sum stays where the power is float64's spacing.
+    2**k is applied in two halves, the second rounding only where the result is subnormal.
     """
-    slices: list[Array] = []
-    rest = a
-    while True:
-        top = np.abs(rest).max(axis=axis, keepdims=True, initial=0.0)
-        if not top.any():
-            return slices
-        anchor = np.ldexp(1.5, 52 + np.frexp(top)[1] - bits)
-        head = (rest + anchor) - anchor
-        slices.append(head)
-        rest = rest - head  # exact: half a power at most is left
+    x = np.clip(a, -800.0, 800.0)
+    k = np.rint(x * LOG2_E)
+    high, low = x - k * LN2_HIGH, k * LN2_LOW  # the first is exact
+    r = high - low
+    y = np.full_like(r, EXP_SERIES[0])
+    for coefficient in EXP_SERIES[1:-2]:
+        y = y * r + coefficient
+    one_r = 1 + r
+    lost = (r - (one_r - 1)) + ((high - r) - low)
+    half = np.floor(k / 2)
+    near = one_r + (lost + y * (r * r))
+    return _power_of_two(k - half) * (_power_of_two(half) * near)
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum and its exact error (Knuth)."""
-    s = a + b
-    z = s - a
-    return s, (a - (s - z)) + (b - z)
+def _power_of_two(k: Array) -> Array:
+    """2**k for whole -1022 <= k <= 1023; for a NaN, anything."""
+    return ((k.astype(np.int64) + 1023) << 52).view(np.float64)
 
 
-def _round_once(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """float32 nearest to the exact sum of float64 arrays of one shape, entry by entry; zeros are +0.
+def _parts_of_log(x: Array) -> tuple[Array, Array]:
+    """Give m - 1 and k of positive finite x = m 2**k, 0.7 <= m < 1.42, x normal in float64."""
+    bits = x.view(np.int64)
+    k = (bits - ROOT_HALF_BITS) >> 52
+    return (bits - (k << 52)).view(np.float64) - 1, k.astype(np.float64)
 
-    Each part is added into an expansion: terms that do not overlap, from small to large, whose exact sum is the sum so
-    far (Shewchuk 1997, theorem 10). Coming back from the large end, `high` gathers terms until an addition leaves a
-    first error, `rest`; what lies below is smaller than the last bit of that error and cannot change its sign. So the
-    exact sum lies between `high` and its neighbour on the side of `rest`, and the odd one of these two is the sum
-    rounded to odd.
-    """
-    expansion: list[Array] = []
-    for part in parts:
-        carry = part
-        for i, term in enumerate(expansion):
-            carry, expansion[i] = _two_sum(carry, term)
-        expansion.append(carry)
-    high = rest = np.zeros(shape)
-    for term in reversed(expansion):
-        s, error = _two_sum(high, term)
-        exact_so_far = rest == 0
-        high, rest = np.where(exact_so_far, s, high), np.where(exact_so_far, error, rest)
-    even = np.asarray((high.view(np.int64) & 1) == 0)
-    toward = np.where(rest > 0, np.inf, -np.inf)
-    odd = np.where((rest != 0) & even, np.nextafter(high, toward), high)
-    return _to_float32(odd) + np.float32(0)
+
+def _log_narrow(a: Array, kind: str) -> Array:
+    """Up to 2 s**16/17, which for |s| <= 0.172 stops 2**-49 short; the roundings stay below 2**-50, both relative."""
+    usual = (a > 0) & (a < np.inf)
+    f, k = _parts_of_log(np.where(usual, a, a.dtype.type(1)).astype(np.float64))
+    s = f / (f + 2)
+    square = s * s
+    y = np.full_like(s, LOG_SERIES[4])
+    for coefficient in LOG_SERIES[5:]:
+        y *= square
+        y += coefficient
+    y *= s
+    y += k * LN2_LOW
+    y += k * LN2_HIGH
+    out = _certified(a, y, kind, fixedpoint.log)
+    return out if usual.all() else np.where(usual, out, _edge_of_log(a, usual))
+
+
+def _edge_of_log(a: Array, usual: Array) -> Array:
+    """-infinity at zeros, NaN below, infinity and NaN as they are."""
+    return np.where(a == 0, -np.inf, np.where(a < 0, np.nan, np.where(usual, 0, a))).astype(a.dtype)
+
+
+def _log_wide(a: Array) -> Array:
+    """ln(1 + f) = f - (f**2/2 - s (f**2/2 + R)), R = 2 s**2/3 + ...: f is exact, and the rest small beside it."""
+    usual = (a > 0) & (a < np.inf)
+    small = a < 2.0**-1022
+    x = np.where(usual, np.where(small, a * 2.0**54, a), 1.0)
+    f, k = _parts_of_log(x)
+    k -= 54.0 * (small & usual)
+    s = f / (f + 2)
+    square = s * s
+    y = np.full_like(s, LOG_SERIES[0])
+    for coefficient in LOG_SERIES[1:-1]:
+        y = y * square + coefficient
+    half = 0.5 * f * f
+    near = k * LN2_HIGH - ((half - (s * (half + y * square) + k * LN2_LOW)) - f)
+    return np.where(usual, near, _edge_of_log(a, usual))
+
+
+def _certified(a: Array, y: Array, kind: str, exact: Callable[[float], tuple[int, int]]) -> Array:
+    """The format's number for `y`, within NARROW relative of exact(a); `exact` decides where that is not enough."""
+    low, out = cast(y * (1 - NARROW), kind), cast(y * (1 + NARROW), kind)
+    open_ = low != out
+    if open_.any():
+        for i in np.flatnonzero(open_ & ~np.isnan(y)):
+            out[i] = fixedpoint.rounded(exact(float(a[i])), kind)
+    return out

@@ -1,4 +1,4 @@
-"""What hypothesis draws: float32 matrices of every awkward kind, and runs with a data set they are valid for."""
+"""What hypothesis draws: matrices of every awkward kind, and runs with a data set they are valid for."""
 
 from typing import Any
 
@@ -11,26 +11,36 @@ from numpy_ref.data import Dataset, init_dataset
 KINDS = ("normal", "relu", "signs", "wide", "subnormal", "bits", "ties", "special", "huge", "cancelling")
 
 
-def float32_numbers(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+# For each type: exponents of "wide", "subnormal" and "huge" numbers, and far scales whose sums end in ties.
+SCALES = {
+    np.dtype(np.float16): ((-20, 12), (-24, -12), (8, 14), (0, 0, 1, 5, 11)),
+    np.dtype(np.float32): ((-120, 100), (-149, -60), (60, 126), (0, 0, 1, 12, 24)),
+    np.dtype(np.float64): ((-1000, 900), (-1074, -500), (500, 1022), (0, 0, 1, 26, 53)),
+}
+
+
+def numbers(rng: np.random.Generator, kind: str, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     """Numbers of one kind; "ties" and "cancelling" aim at what a single rounding gets wrong."""
-    normal = rng.standard_normal(shape).astype(np.float32)
+    dtype = np.dtype(dtype)
+    wide, subnormal, huge, far = SCALES[dtype]
+    normal = rng.standard_normal(shape).astype(dtype)
     if kind == "relu":
-        return np.where(normal <= 0, np.float32(0), normal)
+        return np.where(normal <= 0, dtype.type(0), normal)
     if kind == "signs":
-        return np.sign(normal) * rng.integers(0, 2, shape).astype(np.float32)
-    if kind == "wide":
-        return np.ldexp(normal, rng.integers(-120, 100, shape)).astype(np.float32)
-    if kind == "subnormal":
-        return np.ldexp(normal, rng.integers(-149, -60, shape)).astype(np.float32)
-    if kind == "huge":
-        return np.ldexp(normal, rng.integers(60, 126, shape)).astype(np.float32)
-    if kind == "ties":  # few bits at two far scales: sums that end exactly between two float32 numbers
-        return (rng.integers(-3, 4, shape) * np.exp2(rng.choice([0, 0, 1, 12, 24], shape))).astype(np.float32)
+        return np.sign(normal) * rng.integers(0, 2, shape).astype(dtype)
+    if kind in ("wide", "subnormal", "huge"):
+        ends = {"wide": wide, "subnormal": subnormal, "huge": huge}[kind]
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = np.ldexp(normal, rng.integers(*ends, shape).astype(np.int32)).astype(dtype)
+        return np.where(np.isfinite(scaled), scaled, dtype.type(1))
+    if kind == "ties":
+        return (rng.integers(-3, 4, shape) * np.exp2(rng.choice(far, shape))).astype(dtype)
     if kind in ("bits", "special"):
-        bits = rng.integers(0, 1 << 32, shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        words = rng.integers(0, 1 << 32, (2, *shape), dtype=np.uint64)
+        bits = ((words[0] << np.uint64(32)) | words[1]).astype(f"u{dtype.itemsize}").view(dtype)
         if kind == "bits":
-            return np.where(np.isfinite(bits), bits, np.float32(1))
-        rare = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32), shape)
+            return np.where(np.isfinite(bits), bits, dtype.type(1))
+        rare = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], dtype), shape)
         return np.where(rng.random(shape) < 0.1, rare, normal)
     return normal
 
@@ -45,28 +55,30 @@ def _layout(draw: st.DrawFn, a: np.ndarray) -> np.ndarray:
 
 
 @st.composite
-def factors(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, largest: int = 70) -> tuple[np.ndarray, np.ndarray]:
-    """Two float32 matrices whose shapes chain; sizes 0 and 1 included, and enough terms to leave the vector width."""
+def factors(
+    draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, largest: int = 70, dtype: Any = np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two matrices whose shapes chain; sizes 0 and 1 included, and enough terms to leave the vector width."""
     kind = draw(st.sampled_from(kinds))
     m, n = draw(st.integers(0, 6)), draw(st.integers(0, 6))
     k = draw(st.one_of(st.integers(0, 3), st.integers(4, largest)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    a, b = float32_numbers(rng, kind, (m, k)), float32_numbers(rng, kind, (k, n))
+    a, b = numbers(rng, kind, (m, k), dtype), numbers(rng, kind, (k, n), dtype)
     if kind == "cancelling" and k > 1:
         half = k // 2
         a[:, half : 2 * half] = a[:, :half]
         b[half : 2 * half] = -b[:half]
         if draw(st.booleans()):
-            b[half] = np.nextafter(b[half], np.float32(9))
+            b[half] = np.nextafter(b[half], b.dtype.type(9))
     return _layout(draw, a), _layout(draw, b)
 
 
 @st.composite
-def vectors(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> np.ndarray:
-    """A float32 array of one to three axes, sizes 0 and 1 included."""
+def vectors(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, dtype: Any = np.float32) -> np.ndarray:
+    """An array of one to three axes, sizes 0 and 1 included."""
     kind = draw(st.sampled_from(kinds))
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 7, 33]), min_size=1, max_size=3)))
-    return _layout(draw, float32_numbers(np.random.default_rng(draw(st.integers(0, 2**32 - 1))), kind, shape))
+    return _layout(draw, numbers(np.random.default_rng(draw(st.integers(0, 2**32 - 1))), kind, shape, dtype))
 
 
 def small_data(seed: int = 0, *, samples: int = 23, inputs: int = 3, classes: int = 3) -> Dataset:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from numpy_ref import arithmetic, fixedpoint
-from parity_tests.oracles import exact_function, exact_matmul, exact_sum, nearest_float32, same_bytes
-from parity_tests.strategies import factors, float32_numbers, vectors
+from parity_tests.oracles import STORED_IN, exact_function, exact_matmul, exact_sum, nearest, same_bytes
+from parity_tests.strategies import KINDS, factors, numbers, vectors
 
 F = np.float32
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -24,7 +24,7 @@ def column(*values: float) -> np.ndarray:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_the_oracle_rounds_as_the_hardware_does(x: float) -> None:
     with np.errstate(over="ignore"):
-        assert same_bytes(nearest_float32(Fraction(x)), F(x) + F(0))
+        assert same_bytes(nearest(Fraction(x)), F(x) + F(0))
 
 
 # A product that underflows, ties both ways, an overflow only of a partial sum, one past the range, 0 * inf.
@@ -50,12 +50,169 @@ def test_matmul_is_the_exact_product_rounded_once(ab: tuple[np.ndarray, np.ndarr
 def test_matmul_is_exact_where_whole_products_are_formed_from_slices(kind: str, shape: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(1)
     m, k, n = shape
-    a, b = float32_numbers(rng, kind, (m, k)), float32_numbers(rng, kind, (k, n))
+    a, b = numbers(rng, kind, (m, k)), numbers(rng, kind, (k, n))
     if kind == "cancelling":
         a[:, k // 2 : k // 2 * 2], b[k // 2 : k // 2 * 2] = a[:, : k // 2], -b[: k // 2]
     c = arithmetic.matmul(a, b)
     for i, j in zip(rng.integers(m, size=60), rng.integers(n, size=60), strict=True):
         assert same_bytes(c[i, j], exact_sum(list(zip(a[i].tolist(), b[:, j].tolist(), strict=True))))
+
+
+# Type of the inputs, format of the result.
+TYPES = [
+    ("float16", "float16"),
+    ("float16", "bfloat16"),
+    ("float16", "float32"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("float64", "float64"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), TYPES)
+@given(data=st.data())
+def test_every_type_is_multiplied_and_summed_exactly_and_rounded_once(
+    dtype: str, kind: str, data: st.DataObject
+) -> None:
+    a, b = data.draw(factors(dtype=dtype))
+    if kind == "bfloat16" and dtype == "float32" and data.draw(st.booleans()):
+        a, b = (arithmetic.round_to(x, "bfloat16") for x in (a, b))
+    assert same_bytes(arithmetic.matmul(a, b, kind=kind), exact_matmul(a, b, kind))
+    rows = a.tolist()
+    want = np.array([exact_sum([(x, 1.0) for x in row], kind) for row in rows], STORED_IN[kind])
+    assert same_bytes(arithmetic.sum(a, axis=1, kind=kind), want)
+    order = np.random.default_rng(len(rows)).permutation(a.shape[1])
+    assert same_bytes(arithmetic.matmul(a[:, order], b[order], kind=kind), arithmetic.matmul(a, b, kind=kind))
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [*TYPES, ("float32", "float32")])
+def test_the_fast_paths_equal_the_definition_in_whole_numbers(dtype: str, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    for case in KINDS:
+        if case == "special":  # the definition knows finite numbers only
+            continue
+        for m, k, n in ((9, 40, 12), (40, 130, 33), (3, 1030, 5)):
+            if dtype == "float64" and k > 40:
+                continue
+            a, b = numbers(rng, case, (m, k), dtype), numbers(rng, case, (k, n), dtype)
+            if case == "cancelling":
+                a[:, k // 2 : k // 2 * 2], b[k // 2 : k // 2 * 2] = a[:, : k // 2], -b[: k // 2]
+            want = np.array(fixedpoint.matmul(a.tolist(), b.T.tolist(), kind)).astype(STORED_IN[kind])
+            assert same_bytes(arithmetic.matmul(a, b, kind=kind), want), (case, m, k, n)
+            sums = np.array([fixedpoint.total(row, kind) for row in a.tolist()]).astype(STORED_IN[kind])
+            assert same_bytes(arithmetic.sum(a, axis=1, kind=kind), sums), (case, m, k)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+@given(st.integers(-(2**120), 2**120), st.integers(-1300, 1100))
+@example(2**24 + 1, 0)
+@example(1, -1075)
+@example(3, -1075)
+@example(2**54 - 1, 970)
+def test_a_scaled_number_is_rounded_to_the_nearest_of_its_format(kind: str, m: int, e: int) -> None:
+    assert same_bytes(STORED_IN[kind](fixedpoint.rounded((m, e), kind)), nearest(Fraction(m) * Fraction(2) ** e, kind))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e5, 1e5) | st.floats(-1e-4, 1e-4))
+@example(1 + 2.0**-11 + 2.0**-40)
+@example(65519.9999999)
+@example(1 + 2.0**-8 + 2.0**-40)
+@example(2.0**-25)
+@example(2.0**-134 * (1 + 2.0**-40))
+@example(3.4e38)
+def test_a_float64_is_rounded_to_16_bits_once(kind: str, x: float) -> None:
+    assert same_bytes(
+        arithmetic.round_to(np.array([x]), kind) + STORED_IN[kind](0), np.array([nearest(Fraction(x), kind)])
+    )
+
+
+def test_a_cast_through_float32_rounds_twice_and_is_told_apart() -> None:
+    x = np.array([1 + 2.0**-11 + 2.0**-40, 65519.9999999, 1 + 2.0**-8 + 2.0**-40])
+    with np.errstate(over="ignore"):
+        assert not same_bytes(x.astype(F).astype(np.float16), arithmetic.round_to(x, "float16"))
+    assert not same_bytes(arithmetic.round_to(x.astype(F), "bfloat16"), arithmetic.round_to(x, "bfloat16"))
+    special = np.array([np.inf, -np.inf, np.nan, -0.0])
+    for kind in ("float16", "bfloat16", "float32", "float64"):
+        assert same_bytes(arithmetic.round_to(special, kind), special.astype(STORED_IN[kind]))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_functions_of_every_float16_are_correctly_rounded(kind: str) -> None:
+    x = np.arange(1 << 16).astype(np.uint16).view(np.float16)
+    x = x[np.isfinite(x)][::7]
+    small = x[np.abs(x) < 110]
+    assert same_bytes(arithmetic.exp(small, kind=kind), np.array([exact_function("exp", v, kind) for v in small]))
+    positive = x[x > 0]
+    assert same_bytes(arithmetic.log(positive, kind=kind), np.array([exact_function("log", v, kind) for v in positive]))
+    assert same_bytes(arithmetic.sqrt(positive), np.array([exact_function("sqrt", v, "float16") for v in positive]))
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 40), elements=st.floats(-760, 720) | st.floats()))
+@example(np.array([0.0, -0.0, 1.0, 709.78, 709.79, -745.13, -745.14, -708.4, 1e-320, np.inf, -np.inf, np.nan]))
+def test_float64_functions_are_within_a_unit_in_the_last_place(x: np.ndarray) -> None:
+    for name, y in (("exp", arithmetic.exp(x)), ("log", arithmetic.log(x))):
+        for v, found in zip(x.tolist(), y.tolist(), strict=True):
+            if not np.isfinite(v) or (name == "exp" and abs(v) > 800) or (name == "log" and v <= 0):
+                with np.errstate(all="ignore"):
+                    assert same_bytes(np.float64(found), getattr(np, name)(np.float64(v)))
+                continue
+            with mpmath.workprec(1200):
+                exact = getattr(mpmath, name)(mpmath.mpf(v))
+                beyond = abs(exact) >= mpmath.mpf(2) ** 1024 * (1 - mpmath.mpf(2) ** -54)
+                unit = mpmath.mpf(2) ** max(int(mpmath.floor(mpmath.log(abs(exact), 2))) - 52, -1074) if exact else 1
+                assert beyond if np.isinf(found) else abs(mpmath.mpf(found) - exact) < unit, (name, v)
+
+
+@pytest.mark.parametrize("name", ["matmul", "sum", "dot", "exp", "log"])
+def test_an_impossible_format_is_refused(name: str) -> None:
+    vector = np.ones(2, F)
+    arguments = {"matmul": [vector[None], vector[:, None]], "dot": [vector, vector]}.get(name, [vector])
+    for kind in ("float64", "float8", 32):
+        with pytest.raises(TypeError, match="kind: expected float16, bfloat16 or float32 for float32 inputs, found"):
+            getattr(arithmetic, name)(*arguments, kind=kind)
+    with pytest.raises(TypeError, match="kind: expected float64 for float64 inputs, found 'float32'"):
+        getattr(arithmetic, name)(*[x.astype(np.float64) for x in arguments], kind="float32")
+    with pytest.raises(TypeError, match="found float32 and float64"):
+        arithmetic.matmul(np.ones((1, 1), F), np.ones((1, 1)))
+
+
+@st.composite
+def near_boundaries(draw: st.DrawFn) -> np.ndarray:
+    """Terms whose exact sum lies on a rounding boundary of float32, or beside it by one unit of float64 or far less."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    x = np.ldexp(F(1 + rng.integers(0, 2**23) * 2.0**-23), draw(st.integers(-60, 60)))
+    place = np.spacing(x)
+    beside = draw(st.sampled_from([0.0, 2.0**-53, 2.0**-52, 2.0**-80])) * draw(st.sampled_from([-1, 1])) * float(x)
+    noise = (rng.standard_normal(draw(st.integers(0, 40))) * float(x) * 2.0 ** draw(st.integers(-3, 12))).astype(F)
+    terms = np.concatenate([[x, place / 2, F(beside)], noise, -noise]).astype(F)
+    return rng.permutation(terms) * F(draw(st.sampled_from([-1, 1])))
+
+
+def sums_of(terms: np.ndarray) -> list[np.ndarray]:
+    scale = F(4.0)
+    return [
+        arithmetic.sum(terms),
+        arithmetic.dot(terms, np.ones_like(terms)),
+        arithmetic.matmul(np.tile(terms * scale, (9, 1)), np.full((len(terms), 9), 1 / scale, F))[8, 8],
+    ]
+
+
+@given(near_boundaries())
+def test_results_at_and_beside_rounding_boundaries_are_right(terms: np.ndarray) -> None:
+    want = exact_sum([(x, 1.0) for x in terms.tolist()])
+    assert all(same_bytes(found, want) for found in sums_of(terms))
+
+
+def test_a_bound_that_is_too_small_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "UNIT", 2.0**-60)
+    wrong = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        noise = (rng.standard_normal(40) * 64).astype(F)
+        terms = rng.permutation(np.concatenate([[F(1), F(2.0**-24), F(2.0**-53)], noise, -noise]).astype(F))
+        wrong += not all(same_bytes(x, exact_sum([(t, 1.0) for t in terms.tolist()])) for x in sums_of(terms))
+    assert wrong > 10
 
 
 @given(factors(), st.randoms(use_true_random=False))
@@ -176,7 +333,10 @@ def test_the_oracle_catches_a_product_that_is_not_rounded_once(mutant: object) -
     assert not same_bytes(mutant(a, b), exact_matmul(a, b))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("bad", [np.ones((2, 2)), np.ones((2, 2), int), np.ones((2, 2), object), [[1.0]], None])
+BAD = [np.ones((2, 2), int), np.ones((2, 2), object), np.ones((2, 2), complex), np.ones((2, 2), ">f4"), [[1.0]], None]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(getattr(bad, "dtype", bad)))
 def test_other_types_are_refused_with_their_name(bad: object) -> None:
     good = np.ones((2, 2), F)
     for call in (
@@ -184,7 +344,9 @@ def test_other_types_are_refused_with_their_name(bad: object) -> None:
         lambda: arithmetic.dot(bad, good),
         *(lambda f=f: f(bad) for f in (arithmetic.sum, arithmetic.sqrt, arithmetic.exp, arithmetic.log)),
     ):
-        with pytest.raises(TypeError, match=r"expected float32 arrays, found .*(float64|int64|object|list|NoneType)"):
+        with pytest.raises(
+            TypeError, match=r"expected float32 arrays, or all .*, found .*(int64|object|complex128|>f4|list|NoneType)"
+        ):
             call()
 
 
