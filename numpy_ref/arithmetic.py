@@ -370,7 +370,7 @@ NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 
 def _checked_kind(name: str, kind: str | None, *arrays: Array) -> str:
     """The format of the result, for arguments of one of the types served."""
-    types = [x.dtype if isinstance(x, np.ndarray) else None for x in arrays]
+    types = [x.dtype if isinstance(x, (np.ndarray, np.generic)) else None for x in arrays]
     given = NAMES.get(types[0]) if types[0] is not None else None
     if given is None or any(other != types[0] for other in types):
         found = " and ".join(str(t) if t is not None else type(x).__name__ for t, x in zip(types, arrays, strict=True))

@@ -350,6 +350,11 @@ def test_other_types_are_refused_with_their_name(bad: object) -> None:
             call()
 
 
+def test_numpy_numbers_are_arrays_without_axes() -> None:
+    for function in (arithmetic.sqrt, arithmetic.exp, arithmetic.log, arithmetic.sum):
+        assert same_bytes(function(F(1.5)), function(np.array(F(1.5))))
+
+
 @pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((3,), (3, 1)), ((2, 2, 2), (2, 2))])
 def test_shapes_that_do_not_chain_are_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match=r"expected shapes \(M, K\) and \(K, N\), found"):
