@@ -5,7 +5,6 @@ beside the configuration, the run's id, the data's fingerprint and the environme
 everything is read and verified before a run is made of it.
 """
 
-import math
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -15,10 +14,10 @@ from numpy_ref import train
 from numpy_ref.boundary import environment
 from numpy_ref.config import RunConfig, decode_config, differing_fields, encode_config
 from numpy_ref.container import (
+    CheckpointError,
     CorruptCheckpoint,
     IncompatibleCheckpoint,
     IncompleteCheckpoint,
-    check_storable,
     read_container,
     write_container,
 )
@@ -32,6 +31,7 @@ Path = str | PathLike[str]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FULL, WEIGHTS = "full", "weights"
+HEX = "float "  # marks a float among the scalars: "float 0x1.8p+1"
 FIELDS = {
     "kind": str,
     "run_id": str,
@@ -64,7 +64,8 @@ def save_checkpoint(path: Path, run: Run) -> None:
         run: left as it is.
 
     Raises:
-        ValueError: a leaf cannot be stored; all of them are named.
+        ValueError: the state could not be loaded again: leaves missing, of another shape or type, or counters that
+            contradict one another; all of them are named, and nothing is written.
         OSError: it could not be written; what stood under the name before still does.
 
     Resume:
@@ -170,53 +171,63 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     arrays, manifest = read_container(path)
     config = _checked_manifest(path, manifest)
-    model = {name.removeprefix("model/"): x for name, x in arrays.items() if name.startswith("model/")}
-    template = train.init_state(config, *_checked_ends(path, config, model))
-    full = manifest["kind"] == FULL
-    wanted = flatten(template) if full else flatten(template.model, "model")
-    leaves: dict[str, Any] = dict(arrays)
-    for name, value in manifest["scalars"].items():
-        leaves[name] = _decode_scalar(path, name, value, wanted.get(name))
-    _check_structure(path, wanted, leaves, "The file was written by another version of this program.")
-    state = unflatten(template, leaves) if full else None
-    if state is not None:
-        _check_values(path, state, manifest["step"])
-    fields = (manifest[name] for name in ("kind", "run_id", "step", "fingerprint", "environment"))
-    kind, run_id, step, fingerprint, written_in = fields
-    model = {name: model[name] for name in template.model}
+    kind, step = manifest["kind"], manifest["step"]
+    scalars = {name: _decode_scalar(path, name, value) for name, value in manifest["scalars"].items()}
+    model, state = _verified(
+        path, kind, config, step, arrays | scalars, "The file is of no use: take another checkpoint."
+    )
+    run_id, fingerprint, written_in = (manifest[name] for name in ("run_id", "fingerprint", "environment"))
     return Checkpoint(kind, run_id, step, config, fingerprint, written_in, model, state)
 
 
 def _save(path: Path, run: Run, kind: str, leaves: dict[str, Any]) -> None:
-    arrays = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, np.ndarray)}
-    check_storable(arrays)
     manifest = {
         "kind": kind,
         "run_id": run.run_id,
         "step": run.state.step,
         "config": encode_config(run.config),
-        "scalars": {name: _encode_scalar(name, leaf) for name, leaf in leaves.items() if name not in arrays},
+        "scalars": {name: _encode_scalar(name, x) for name, x in leaves.items() if not isinstance(x, np.ndarray)},
         "fingerprint": run.fingerprint,
         "environment": environment(),
     }
+    try:  # what would be refused when it is loaded is refused now
+        _checked_manifest(path, manifest)
+        _verified(path, kind, run.config, run.state.step, leaves, "Nothing was written: mend the state, save again.")
+    except CheckpointError as error:
+        raise ValueError(str(error)) from error
     with replace_file(path) as file:
-        write_container(file, arrays, manifest)
+        write_container(file, {name: x for name, x in leaves.items() if isinstance(x, np.ndarray)}, manifest)
+
+
+def _verified(
+    path: Path, kind: str, config: RunConfig, step: int, leaves: dict[str, Any], advice: str
+) -> tuple[dict[str, Array], RunState | None]:
+    """The model and the state of these leaves, which are all there, fit the configuration and one another."""
+    model = {name.removeprefix("model/"): leaf for name, leaf in leaves.items() if name.startswith("model/")}
+    template = train.blank_state(config, *_checked_ends(path, config, model, advice))
+    if kind == WEIGHTS:
+        _check_structure(path, flatten(template.model, "model"), leaves, advice)
+        return {name: model[name] for name in template.model}, None
+    _check_structure(path, flatten(template), leaves, advice)
+    state = unflatten(template, leaves)
+    _check_values(path, state, step, advice)
+    return state.model, state
 
 
 def _encode_scalar(name: str, leaf: Any) -> Any:
     """A plain value for JSON; floats in hexadecimal, which is exact and knows infinity."""
     if type(leaf) is float:
-        return leaf.hex()
+        return HEX + leaf.hex()
     if type(leaf) in (int, str):
         return leaf
     raise ValueError(f"{name}: expected an array, int, float or str, found {leaf!r}; convert it before saving")
 
 
-def _decode_scalar(path: Path, name: str, value: Any, like: Any) -> Any:
-    """The inverse of `_encode_scalar`, for a leaf that is to be of the type of `like`."""
-    if type(like) is float and type(value) is str:
+def _decode_scalar(path: Path, name: str, value: Any) -> Any:
+    """The inverse of `_encode_scalar`."""
+    if type(value) is str and value.startswith(HEX):
         try:
-            return float.fromhex(value)
+            return float.fromhex(value.removeprefix(HEX))
         except (ValueError, OverflowError):
             raise CorruptCheckpoint(
                 f"{path}: {name}: expected a float in hexadecimal, found {value!r}.\n    Use another checkpoint."
@@ -254,15 +265,14 @@ def _ends(config: RunConfig, model: dict[str, Array]) -> tuple[int, int]:
     return model["layer0.weight"].shape[1], model[f"layer{len(config.hidden)}.weight"].shape[0]
 
 
-def _checked_ends(path: Path, config: RunConfig, model: dict[str, Array]) -> tuple[int, int]:
+def _checked_ends(path: Path, config: RunConfig, model: dict[str, Any], advice: str) -> tuple[int, int]:
     """D and C of a model whose weights chain through the configuration's hidden sizes."""
     names = [f"layer{i}.weight" for i in range(len(config.hidden) + 1)]
     if absent := [f"model/{name}" for name in names if name not in model]:
         raise IncompleteCheckpoint(
-            f"{path}: missing {', '.join(absent)}; the configuration has hidden layers {config.hidden}.\n"
-            "    Write checkpoints with save_checkpoint."
+            f"{path}: missing {', '.join(absent)}; the configuration has hidden layers {config.hidden}.\n    {advice}"
         )
-    shapes = [model[name].shape for name in names]
+    shapes = [np.shape(model[name]) for name in names]
     chain = all(len(shape) == 2 for shape in shapes)
     if (
         not chain
@@ -270,30 +280,33 @@ def _checked_ends(path: Path, config: RunConfig, model: dict[str, Array]) -> tup
         or tuple(s[1] for s in shapes[1:]) != config.hidden
     ):
         raise IncompatibleCheckpoint(
-            f"{path}: expected weights for hidden layers {config.hidden}, found shapes {shapes}.\n"
-            "    The file contradicts its own configuration: use another checkpoint."
+            f"{path}: expected weights for hidden layers {config.hidden}, found shapes {shapes}.\n    {advice}"
         )
-    return _ends(config, model)
+    return int(shapes[0][1]), int(shapes[-1][0])
 
 
 def _check_structure(path: Path, wanted: dict[str, Any], found: dict[str, Any], advice: str) -> None:
     """Every leaf that is wanted is there, of its shape and type, and no other."""
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    if missing:
+    if missing := sorted(wanted.keys() - found.keys()):
         raise IncompleteCheckpoint(
             f"{path}: missing {', '.join(missing)}; a resume needs every one of them.\n    {advice}"
         )
-    faults = [f"{name}: not expected" for name in extra]
+    faults = [f"{name}: not expected" for name in sorted(found.keys() - wanted.keys())]
     for name in sorted(wanted):
-        sides = [f"{x.dtype.name} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
-                 for x in (wanted[name], found[name])]  # fmt: skip
-        if sides[0] != sides[1]:
-            faults.append(f"{name}: expected {sides[0]}, found {sides[1]}")
+        expected, got = _type_of(wanted[name]), _type_of(found[name])
+        if expected != got:
+            faults.append(f"{name}: expected {expected}, found {got}")
     if faults:
         raise IncompatibleCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")
 
 
-def _check_values(path: Path, state: RunState, step: int) -> None:
+def _type_of(leaf: Any) -> str:
+    if not isinstance(leaf, np.ndarray):
+        return type(leaf).__name__
+    return f"{leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str} {leaf.shape}"
+
+
+def _check_values(path: Path, state: RunState, step: int, advice: str) -> None:
     """Counters and generators in their ranges, and in agreement with one another."""
     faults = []
     counts = {"step": state.step, "optimizer/t": state.optimizer.t, "schedule/tick": state.schedule.tick}
@@ -305,14 +318,12 @@ def _check_values(path: Path, state: RunState, step: int) -> None:
         faults.append(f"best/step: expected at most {state.step}, found {state.best.step}")
     if state.mode not in ("train", "eval"):
         faults.append(f"mode: expected 'train' or 'eval', found {state.mode!r}")
-    if not (0 <= state.schedule.rate < math.inf):
-        faults.append(f"schedule/rate: expected a finite rate >= 0, found {state.schedule.rate}")
+    if not state.schedule.rate >= 0:
+        faults.append(f"schedule/rate: expected a rate >= 0, found {state.schedule.rate}")
     for name, stream in state.rng._asdict().items():
         try:
             generator_from(stream)
         except ValueError as error:
             faults.append(f"rng/{name}/{error}")
     if faults:
-        raise CorruptCheckpoint(
-            f"{path}: {'; '.join(faults)}.\n    The file contradicts itself: use another checkpoint."
-        )
+        raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")

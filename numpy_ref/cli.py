@@ -21,7 +21,7 @@ import numpy as np
 
 from numpy_ref import store
 from numpy_ref.boundary import ROWS
-from numpy_ref.checkpoint import Checkpoint, read_checkpoint
+from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig, describe_config, differing_fields
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import load_data
@@ -338,10 +338,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _readable(value: Any) -> str:
-    try:
-        return repr(float.fromhex(value)) if isinstance(value, str) and value[:1] in "-0in" else str(value)
-    except ValueError:
-        return str(value)
+    return repr(float.fromhex(value.removeprefix(HEX))) if str(value).startswith(HEX) else str(value)
 
 
 def _verify(options: argparse.Namespace) -> int:

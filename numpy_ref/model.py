@@ -40,16 +40,26 @@ def init_model(
     Returns:
         name to array: `layer0.weight` (H, D), `layer0.bias` (H,), `norm0.weight` (H,), ..., up to the last layer's.
     """
-    model: Arrays = {}
-    sizes = [inputs, *hidden, classes]
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+    model = blank_model(inputs, hidden, classes, batch_norm=batch_norm)
+    for i, fan_in in enumerate([inputs, *hidden]):
         bound = np.float32(1 / math.sqrt(fan_in))
-        for name, shape in (("weight", (fan_out, fan_in)), ("bias", (fan_out,))):
-            model[f"layer{i}.{name}"] = (2 * draw_uniform(generator, shape) - 1) * bound
+        for name in (f"layer{i}.weight", f"layer{i}.bias"):
+            model[name] = (2 * draw_uniform(generator, model[name].shape) - 1) * bound
+    for name in model:
+        if name.startswith("norm") and name.endswith((".weight", ".running_var")):
+            model[name] = np.ones_like(model[name])
+    return model
+
+
+def blank_model(inputs: int, hidden: Sequence[int], classes: int, *, batch_norm: bool = False) -> Arrays:
+    """The arrays of a model in their order, shapes and types, all zero: what a checkpoint must hold."""
+    model: Arrays = {}
+    for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
+        model[f"layer{i}.weight"] = np.zeros((fan_out, fan_in), np.float32)
+        model[f"layer{i}.bias"] = np.zeros(fan_out, np.float32)
         if batch_norm and i < len(hidden):
-            ones, zeros = np.ones(fan_out, np.float32), np.zeros(fan_out, np.float32)
-            model |= {f"norm{i}.weight": ones, f"norm{i}.bias": zeros}
-            model |= {f"norm{i}.running_mean": zeros.copy(), f"norm{i}.running_var": ones.copy()}
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                model[f"norm{i}.{name}"] = np.zeros(fan_out, np.float32)
             model[f"norm{i}.num_batches_tracked"] = np.array(0, np.int64)
     return model
 

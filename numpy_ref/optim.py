@@ -246,4 +246,4 @@ def _warmup_cosine(tick: int, learning_rate: float, warmup_steps: int, total_ste
 
 
 def _zeros(params: Mapping[str, Array]) -> Arrays:
-    return {name: np.zeros_like(w) for name, w in params.items()}
+    return {name: np.zeros(w.shape, w.dtype) for name, w in params.items()}

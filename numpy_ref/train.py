@@ -101,6 +101,16 @@ def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
     """
     weights = generator_from(init_stream(config.seed, "weights"))
     model = network.init_model(weights, inputs, config.hidden, classes, batch_norm=config.batch_norm)
+    return _state_around(config, model, copy_tree(model))
+
+
+def blank_state(config: RunConfig, inputs: int, classes: int) -> RunState:
+    """Like `init_state`, with zeros for the weights: every leaf in its shape and type, for the price of none."""
+    model = network.blank_model(inputs, config.hidden, classes, batch_norm=config.batch_norm)
+    return _state_around(config, model, model)
+
+
+def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
     params = network.parameters(model)
     if config.optimizer == "sgd":
         optimizer: optim.AdamState | optim.SGDState = optim.init_sgd(params, momentum=config.momentum)
@@ -119,7 +129,7 @@ def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
         ),
         rng=RngState(init_stream(config.seed, "order"), init_stream(config.seed, "dropout")),
         data=Position(0, 0),
-        best=Best(float("inf"), 0, copy_tree(model)),
+        best=Best(float("inf"), 0, best),
     )
 
 
