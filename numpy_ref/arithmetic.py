@@ -365,12 +365,13 @@ ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
 NARROW = 2.0**-45  # relative error that the certificate of exp and log allows
 
 
+PLAIN = (np.ndarray, np.memmap)  # other subclasses, such as masked arrays, mean more than their numbers
 NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 
 
 def _checked_kind(name: str, kind: str | None, *arrays: Array) -> str:
     """The format of the result, for arguments of one of the types served."""
-    types = [x.dtype if isinstance(x, (np.ndarray, np.generic)) else None for x in arrays]
+    types = [x.dtype if type(x) in PLAIN or isinstance(x, np.generic) else None for x in arrays]
     given = NAMES.get(types[0]) if types[0] is not None else None
     if given is None or any(other != types[0] for other in types):
         found = " and ".join(str(t) if t is not None else type(x).__name__ for t, x in zip(types, arrays, strict=True))

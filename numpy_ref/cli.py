@@ -1,13 +1,10 @@
-"""The command line: `python -m numpy_ref VERB`. The exit status is the verdict: 0 holds, 1 does not, 2 wrong usage.
-
-Tables are plain text; on a terminal, and with the `cli` extra, they and the progress are drawn by rich.
+"""The command line: `python -m numpy_ref VERB`. The exit status is the verdict: 0 holds, 1 does not, 2 wrong usage or a
+refusal by the system; 130 after an interrupt and 141 after a closed pipe, as shells report them.
 """
 
 import argparse
 import dataclasses
-import json
 import os
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -23,13 +20,14 @@ from numpy_ref import store
 from numpy_ref.boundary import ROWS
 from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig, describe_config, differing_fields
+from numpy_ref.console import OutputLost, Progress, flush, say, say_json, table, warn
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
-from numpy_ref.data import load_data
+from numpy_ref.data import Dataset, load_data
 from numpy_ref.equivalence import differences
 from numpy_ref.model import BUFFERS
-from numpy_ref.train import Run, StepRecord, evaluate, init_run, train_n_steps
+from numpy_ref.train import Run, evaluate, init_run, train_n_steps
 
-HOLDS, BROKEN, USAGE = 0, 1, 2
+HOLDS, BROKEN, FAILED = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,16 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     try:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()  # here, or the interpreter meets the closed pipe after its end, and complains
-    except OSError as error:
+            flush()  # here, or the interpreter meets a closed pipe after its end, and complains
+    except OutputLost as lost:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # whoever reads a pipe may have seen enough
-            _warn(f"standard output: {error}")
-        return BROKEN
+        if isinstance(lost.reason, BrokenPipeError):  # whoever read has seen enough
+            return 141  # as a shell reports SIGPIPE
+        warn(str(lost))
+        return FAILED
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -58,24 +59,23 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except CheckpointError as error:
-        _warn(str(error))
-        return BROKEN
     except KeyboardInterrupt:
-        _warn("interrupted: the newest checkpoint stands; the same command continues from it")
+        warn("interrupted")
         return 130  # as a shell reports SIGINT
-    except BrokenPipeError:
-        raise
-    except (ValueError, OSError, MemoryError, FloatingPointError) as error:
-        _warn("".join([str(error), *(f"\n    {note}" for note in getattr(error, "__notes__", []))]))
-        return USAGE
+    except (CheckpointError, ValueError, OSError, MemoryError, FloatingPointError) as error:
+        notes = [f"\n    {note}" for note in getattr(error, "__notes__", [])]
+        warn("".join([str(error), *notes]))
+        if options.json:
+            say_json({"holds": False, "error": str(error)})
+        return BROKEN if isinstance(error, CheckpointError) else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m numpy_ref",
         description="Training that resumes as if it had never stopped, in NumPy one can read.",
-        epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage. First try: python -m numpy_ref demo",
+        epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage or a refusal by the system. "
+        "First try: python -m numpy_ref demo",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
@@ -167,20 +167,21 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from numpy_ref import demo  # here, so that help starts fast
 
+    _check_figure(options.figure)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = demo.run_demo(Path(folder))
     drawn, fault = _try_figure(result, options.figure)
-    status = (HOLDS if fault is None else USAGE) if result.right else BROKEN
+    status = (HOLDS if fault is None else FAILED) if result.right else BROKEN
     if fault is not None:
-        _warn(drawn)
+        warn(drawn)
     if options.json:
         rows = [
             {"resume": o.resume, "left_out": o.left_out, "right": o.right, "largest": o.largest}
             | {k: v for k, v in o.verdict._asdict().items() if k != "leaves"}
             for o in result.outcomes
         ]
-        _say_json(
+        say_json(
             {
                 "right": result.right,
                 "digest": result.digest,
@@ -191,8 +192,8 @@ def _demo(options: argparse.Namespace) -> int:
         )
         return status
     config = describe_config(demo.CONFIG)
-    _say(f"digits, {demo.STEPS} steps, stopped after step {demo.STOP} and resumed; {config}\n")
-    _table(
+    say(f"digits, {demo.STEPS} steps, stopped after step {demo.STOP} and resumed; {config}\n")
+    table(
         ("left out", "outcome", "first shows at", "largest", "likely cause"),
         [
             (
@@ -205,11 +206,17 @@ def _demo(options: argparse.Namespace) -> int:
             for o in result.outcomes
         ],
     )
-    _say(f"\nfinal state {result.digest}")
-    _say("the committed digest" if result.digest == demo.DIGEST else f"NOT the committed digest {demo.DIGEST}")
-    _say(f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
+    say(f"\nfinal state {result.digest}")
+    say("the committed digest" if result.digest == demo.DIGEST else f"NOT the committed digest {demo.DIGEST}")
+    say(f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
          f" ({time.perf_counter() - start:.1f} s)")  # fmt: skip
     return status
+
+
+def _check_figure(path: Path) -> None:
+    """Refuse, before the experiment, what could not be drawn after it."""
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--figure: expected a file that ends in .svg, .png or .pdf, found {str(path)!r}")
 
 
 def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
@@ -228,83 +235,93 @@ def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
 def _train(options: argparse.Namespace) -> int:
     data = load_data(options.data)
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(RunConfig) if hasattr(options, f.name)}
+    if options.resume == "required" and not options.dir.is_dir():
+        raise _none_yet(options)
+    if options.dir.is_dir():
+        with store.sole_writer(options.dir):
+            return _train_alone(data, given, options)
+    run = _new_run(data, given, options)  # refused, if it must be, before a directory is made
+    store.prepare(options.dir)
+    with store.sole_writer(options.dir):
+        return _report(*_train_to(run, data, options), data, options)
+
+
+def _train_alone(data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> int:
+    """Train in a directory that is there and ours."""
     if options.resume == "never":
         store.check_unused(options.dir)
     run, passed_over = store.resume_newest(options.dir, data)
     for fault in passed_over:
-        _warn(f"passed over: {fault}")
-    fresh = run is None
+        warn(f"passed over: {fault}")
     if run is None:
         if options.resume == "required":
-            raise CheckpointError(
-                f"{options.dir}: expected a checkpoint to resume from, found none yet.\n    Use --resume auto to start."
-            )
-        if given.get("schedule") == "warmup_cosine":
-            given.setdefault("total_steps", options.steps)
-        run = init_run(RunConfig(**given), data)
-        _note(options, f"new run {run.run_id[:8]}: {describe_config(run.config)}")
+            raise _none_yet(options)
+        run = _new_run(data, given, options)
     else:
-        wanted = dataclasses.replace(run.config, **given)
-        if fields := differing_fields(run.config, wanted):
+        if fields := differing_fields(run.config, dataclasses.replace(run.config, **given)):
             raise IncompatibleCheckpoint(
                 f"{options.dir}: the run there has another configuration: {'; '.join(fields)}.\n"
                 "    Leave these options out to continue it, or choose another --dir."
             )
         _note(options, f"resumed run {run.run_id[:8]} at step {run.state.step}")
-    if run.state.step >= options.steps and not fresh:
-        note = f"nothing to do: the run is at step {run.state.step}, and --steps {options.steps} is the total"
-        path = None
-    else:
-        store.prepare(options.dir)
-        run, path = _train_to(run, data, options)
-        note = f"saved {path}"
+        if run.state.step >= options.steps:
+            _note(
+                options, f"nothing to do: the run is at step {run.state.step}, and --steps {options.steps} is the total"
+            )
+            return _report(run, None, data, options)
+        if run.config.schedule == "warmup_cosine" and options.steps > run.config.total_steps:
+            warn(f"from step {run.config.total_steps} on the schedule's rate is zero: further steps change no weight")
+    store.prepare(options.dir)
+    return _report(*_train_to(run, data, options), data, options)
+
+
+def _none_yet(options: argparse.Namespace) -> CheckpointError:
+    return CheckpointError(
+        f"{options.dir}: expected a checkpoint to resume from, found none yet.\n    Use --resume auto to start."
+    )
+
+
+def _new_run(data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> Run:
+    if given.get("schedule") == "warmup_cosine":
+        given.setdefault("total_steps", options.steps)
+    run = init_run(RunConfig(**given), data)
+    _note(options, f"new run {run.run_id[:8]}: {describe_config(run.config)}")
+    return run
+
+
+def _report(run: Run, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
+    """Say where the run stands."""
     result = evaluate(run, data)
     if options.json:
-        _say_json({"run_id": run.run_id, "step": run.state.step, "test_loss": result.loss,
-                   "test_accuracy": result.accuracy, "best_step": run.state.best.step,
-                   "checkpoint": path and str(path)})  # fmt: skip
-    elif not options.quiet:
-        _say(note)
-        best = f" (best {run.state.best.loss:.4f} at step {run.state.best.step})" if run.state.best.step else ""
-        _say(f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{best}")
+        say_json({"run_id": run.run_id, "step": run.state.step, "test_loss": result.loss,
+                  "test_accuracy": result.accuracy, "best_step": run.state.best.step,
+                  "checkpoint": path and str(path)})  # fmt: skip
+    if path is not None:
+        _note(options, f"saved {path}")
+    best = f" (best {run.state.best.loss:.4f} at step {run.state.best.step})" if run.state.best.step else ""
+    _note(
+        options,
+        f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{best}",
+    )
     return HOLDS
 
 
-def _train_to(run: Run, data: Any, options: argparse.Namespace) -> tuple[Run, Path]:
+def _train_to(run: Run, data: Dataset, options: argparse.Namespace) -> tuple[Run, Path]:
     """Train to the total, with a checkpoint every so often and at the end."""
-    progress = _Progress(run.state.step, options.steps, quiet=options.quiet or options.json)
-    while True:
-        left = options.steps - run.state.step
-        n = min(left, options.every - run.state.step % options.every) if options.every else left
-        run = train_n_steps(run, data, n, on_step=progress.show)
-        path = store.save_newest(options.dir, run, keep=options.keep)
-        if run.state.step >= options.steps:
-            progress.end()
-            return run, path
-
-
-class _Progress:
-    """One line that is rewritten on a terminal, and one line every tenth of the way elsewhere; on standard error."""
-
-    def __init__(self, start: int, total: int, *, quiet: bool) -> None:
-        self.start, self.total, self.quiet = start, total, quiet
-        self.begun, self.shown, self.live = time.perf_counter(), 0.0, sys.stderr.isatty()
-
-    def show(self, record: StepRecord) -> None:
-        now = time.perf_counter()
-        tenth = max(1, (self.total - self.start) // 10)
-        due = now - self.shown > 0.1 if self.live else (record.step - self.start) % tenth == 0
-        if self.quiet or not (due or record.step == self.total):
-            return
-        self.shown = now
-        left = (now - self.begun) / (record.step - self.start) * (self.total - record.step)
-        text = f"step {record.step}/{self.total}  loss {record.loss:.4f}  rate {record.rate:.2e}  {left:.0f} s left"
-        sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
-        sys.stderr.flush()
-
-    def end(self) -> None:
-        if self.live and not self.quiet:
-            sys.stderr.write("\n")
+    progress = Progress(run.state.step, options.steps, quiet=options.quiet or options.json)
+    path = None
+    try:
+        while path is None or run.state.step < options.steps:
+            left = options.steps - run.state.step
+            n = min(left, options.every - run.state.step % options.every) if options.every else left
+            run = train_n_steps(run, data, n, on_step=progress.show)
+            path = store.save_newest(options.dir, run, keep=options.keep)
+    except KeyboardInterrupt:
+        stands = f"{path} stands, and the same command goes on from it" if path else "this call has saved nothing yet"
+        warn(f"\n{stands}")
+        raise
+    progress.end()
+    return run, path
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -319,21 +336,21 @@ def _inspect(options: argparse.Namespace) -> int:
     scalars = manifest.get("scalars")
     scalars = scalars if isinstance(scalars, dict) else {}  # any file of this format is shown
     if options.json:
-        _say_json({"kind": manifest.get("kind"), "run_id": manifest.get("run_id"), "step": manifest.get("step"),
+        say_json({"kind": manifest.get("kind"), "run_id": manifest.get("run_id"), "step": manifest.get("step"),
                    "leaves": {n: {"dtype": k, "shape": s, "bytes": sizes[n]} for n, (k, s) in leaves.items()},
                    "scalars": scalars, "bytes": groups, "file_bytes": options.file.stat().st_size,
                    "model_and_optimizer_over_model": ratio, "config": manifest.get("config"),
                    "environment": manifest.get("environment")})  # fmt: skip
         return HOLDS
-    _say(f"{options.file}: kind {manifest.get('kind')}, run {manifest.get('run_id')}, step {manifest.get('step')}\n")
+    say(f"{options.file}: kind {manifest.get('kind')}, run {manifest.get('run_id')}, step {manifest.get('step')}\n")
     rows = [(name, kind, str(tuple(shape)), f"{sizes[name]:,}") for name, (kind, shape) in sorted(leaves.items())]
     rows += [(name, "value", "", _readable(value)) for name, value in sorted(scalars.items())]
-    _table(("leaf", "type", "shape", "bytes or value"), rows)
-    _say("")
-    _table(("part", "bytes"), [*((name, f"{size:,}") for name, size in sorted(groups.items())),
+    table(("leaf", "type", "shape", "bytes or value"), rows)
+    say("")
+    table(("part", "bytes"), [*((name, f"{size:,}") for name, size in sorted(groups.items())),
                                ("file", f"{options.file.stat().st_size:,}")])  # fmt: skip
-    _say(f"\nparameters and optimizer: {ratio:.2f} times the parameters")
-    _say("header verified; `verify` checks the arrays too")
+    say(f"\nparameters and optimizer: {ratio:.2f} times the parameters")
+    say("header verified; `verify` checks the arrays too")
     return HOLDS
 
 
@@ -342,18 +359,13 @@ def _readable(value: Any) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    try:
-        checkpoint = read_checkpoint(options.file)
-    except CheckpointError as error:
-        if options.json:
-            _say_json({"holds": False, "error": str(error)})
-        raise
+    checkpoint = read_checkpoint(options.file)
     size = options.file.stat().st_size
     if options.json:
-        _say_json({"holds": True, "kind": checkpoint.kind, "run_id": checkpoint.run_id, "step": checkpoint.step,
+        say_json({"holds": True, "kind": checkpoint.kind, "run_id": checkpoint.run_id, "step": checkpoint.step,
                    "bytes": size})  # fmt: skip
     else:
-        _say(f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
+        say(f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
              f"all {size:,} bytes as they were written, every leaf there")  # fmt: skip
     return HOLDS
 
@@ -362,24 +374,28 @@ def _diff(options: argparse.Namespace) -> int:
     a, b = read_checkpoint(options.a), read_checkpoint(options.b)
     found = differences(_state(a), _state(b))
     apart = _apart(a, b)
+    settings = [row for row in apart if row[0].startswith(("config/", "fingerprint"))]
     if options.json:
-        _say_json({"bitwise": not found, "apart": {name: [x, y] for name, x, y in apart},
-                   "leaves": [{"leaf": v.leaf, "a": v.expected, "b": v.found, "distance": v.distance, "ulps": v.ulps}
-                              for v in found]})  # fmt: skip
-    else:
-        if found:
-            units = ["" if v.ulps is None else f"{v.ulps:,}" for v in found]
-            rows = [
-                (str(v.leaf), repr(v.expected), repr(v.found), f"{v.distance:.3g}", u)
-                for v, u in zip(found, units, strict=True)
-            ]
-            _table(("leaf", "a", "b", "distance", "units in the last place"), rows)
-        count = f"{len(found)} {'leaf' if len(found) == 1 else 'leaves'} of the training state"
-        _say(f"{count} differ{'s' if len(found) == 1 else ''}" if found else "bitwise: the training state is the same")
-        if apart:
-            _say("\napart from the state, and not counted:")
-            _table(("what", "a", "b"), apart)
-    return BROKEN if found else HOLDS
+        say_json({"bitwise": not found and not settings, "apart": {name: [x, y] for name, x, y in apart},
+                  "leaves": [{"leaf": v.leaf, "a": v.expected, "b": v.found, "distance": v.distance, "ulps": v.ulps}
+                             for v in found]})  # fmt: skip
+        return BROKEN if found or settings else HOLDS
+    if found:
+        units = ["" if v.ulps is None else f"{v.ulps:,}" for v in found]
+        rows = [
+            (str(v.leaf), repr(v.expected), repr(v.found), f"{v.distance:.3g}", u)
+            for v, u in zip(found, units, strict=True)
+        ]
+        table(("leaf", "a", "b", "distance", "units in the last place"), rows)
+    count = f"{len(found)} {'leaf' if len(found) == 1 else 'leaves'} of the training state"
+    say(f"{count} differ{'s' if len(found) == 1 else ''}" if found else "bitwise: the training state is the same")
+    if settings:
+        say("\nthe runs differ in their settings or data, and would part:")
+        table(("what", "a", "b"), settings)
+    if others := [row for row in apart if row not in settings]:
+        say("\napart from the state, and not counted:")
+        table(("what", "a", "b"), others)
+    return BROKEN if found or settings else HOLDS
 
 
 def _apart(a: Checkpoint, b: Checkpoint) -> list[tuple[str, str, str]]:
@@ -399,60 +415,15 @@ def _state(checkpoint: Checkpoint) -> Any:
 
 def _boundary(options: argparse.Namespace) -> int:
     if options.json:
-        _say_json([row._asdict() for row in ROWS])
-    else:
-        _table(
-            ("row", "compared", "conditions", "class", "reason"),
-            [(r.name, r.compared, r.conditions, r.kind, r.reason) for r in ROWS],
-        )
+        say_json([row._asdict() for row in ROWS])
+    for row in () if options.json else ROWS:
+        allowance = row.tolerance and f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times the value"
+        say(f"{row.name}: {row.kind}{allowance or ''}")
+        for text in (f"{row.compared}; {row.conditions}", f"because {row.reason}", f"evidence {row.evidence}"):
+            say(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="      "))
     return HOLDS
 
 
 def _note(options: argparse.Namespace, text: str) -> None:
     if not (options.quiet or options.json):
-        _say(text)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-
-
-def _say_json(value: Any) -> None:
-    _say(json.dumps(_finite(value), indent=2))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become text."""
-    if isinstance(value, dict):
-        return {name: _finite(child) for name, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(child) for child in value]
-    return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table, drawn by rich on a terminal, else in plain text."""
-    if sys.stdout.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-        except ImportError:
-            pass
-        else:
-            table = Table(*head)
-            for row in rows:
-                table.add_row(*map(Text, row))  # as texts: a name in brackets is no markup
-            Console().print(table)
-            return
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    room = shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
-    widths[-1] = min(widths[-1], max(room, 30))  # the last column is wrapped
-    for row in [head, ["-" * w for w in widths], *rows]:
-        for i, line in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
-            cells = [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), line]
-            _say("  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())
+        say(text)

@@ -17,7 +17,7 @@ FLOAT32_END = 2.0**128 * (1 - 2.0**-25)  # the smallest that it rounds to infini
 def _field(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float | None = None) -> Any:
     """A dataclass field; numbers lie in [low, high), or in (low, high) above ABOVE_ZERO. Floats fit into float32."""
     if high is None:
-        high = FLOAT32_END if isinstance(default, float) else math.inf
+        high = FLOAT32_END if isinstance(default, float) else 2**31
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
@@ -35,10 +35,10 @@ class RunConfig:
     Example:
         >>> RunConfig(optimizer="sgd", learning_rate=0.1).schedule
         'constant'
-        >>> RunConfig(beta1=1.5, batch_size=0)
+        >>> RunConfig(beta1=1.5, dropout=1)
         Traceback (most recent call last):
         ...
-        ValueError: RunConfig: batch_size: expected a whole number >= 1, found 0; beta1: expected 0 <= beta1 < 1, ...
+        ValueError: RunConfig: dropout: expected 0 <= dropout < 1, found 1.0; beta1: expected 0 <= beta1 < 1, found 1.5
     """
 
     seed: int = _field(0, "seed of every random stream", high=2**64)
@@ -114,9 +114,8 @@ def _out_of_range(field: dataclasses.Field[Any], value: Any) -> list[str]:
     open_below = low == ABOVE_ZERO
     for number in value if isinstance(value, tuple) else (value,):
         if not (low < number < high if open_below else low <= number < high):
-            if isinstance(number, int) and high == math.inf:
-                return [f"{field.name}: expected a whole number >= {low}, found {value!r}"]
-            bounds = f"{'0 <' if open_below else f'{low} <='} {field.name} < {high:.3g}"
+            end = high if isinstance(number, int) else f"{high:.3g}"
+            bounds = f"{'0 <' if open_below else f'{low} <='} {field.name} < {end}"
             kind = " in float32" if isinstance(number, float) and high == FLOAT32_END else ""
             return [f"{field.name}: expected {bounds}{kind}, found {value!r}"]
     return []

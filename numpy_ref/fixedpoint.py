@@ -159,7 +159,7 @@ def power(base: float, n: int) -> float:
         A Python float; values beyond float64's range become infinite, or zero.
 
     Raises:
-        ValueError: n is negative.
+        ValueError: base is not finite, or n is negative.
 
     Example:
         >>> power(0.9, 2) == 0.81
@@ -167,8 +167,8 @@ def power(base: float, n: int) -> float:
         >>> power(0.999, 0)
         1.0
     """
-    if n < 0:
-        raise ValueError(f"power: n: expected a whole number >= 0, found {n!r}")
+    if n < 0 or not math.isfinite(base):
+        raise ValueError(f"power: expected a finite base and a whole n >= 0, found {base!r} and {n!r}")
     numerator, denominator = float(base).as_integer_ratio()
     square, shift = numerator, 1 - denominator.bit_length()  # base = square * 2**shift
     result, exponent = 1, 0

@@ -5,7 +5,7 @@ A law takes the implementation as an argument: any module with `init_run`, `trai
 nothing but the file and the data, and returns a `Verdict` that says what was lost when it does not hold.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpy_ref import model as network
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import Tolerance, Verdict, compare, is_below, paired_leaves
+from numpy_ref.optim import AdamState
 from numpy_ref.train import RunState, StepRecord
 from numpy_ref.tree import flatten, map_leaves
 
@@ -80,77 +82,98 @@ def likely_cause(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
         found: the same moments of the resumed run.
     """
     here, there = expected[0].state, found[0].state
-    lost = set(compare(here, there).leaves)
+    lost = compare(here, there).leaves
     if not lost:
         return "the state was whole at the resume: something outside RunState changed"
-    causes = []
-    steps = [moments[1] for moments in (expected, found) if len(moments) > 1]
-    paired = len(steps) == 2
-
-    def lost_below(prefix: str) -> bool:
-        return any(is_below(path, prefix) for path in lost)
-
-    if lost_below("step") and lost_below("optimizer") and not lost_below("model"):
+    groups = {prefix for prefix in CAUSES if any(is_below(path, prefix) for path in lost)}
+    if {"step", "optimizer"} <= groups and "model" not in groups:
         text = "a new run on the old weights: step, optimizer, schedule, order, position and dropout start anew"
-        return text + (f"; {_by_the_rate(found[0].state, found[1].state)}" if paired else "")
-    if lost_below("model"):
-        causes.append("the weights at the resume are not those that were saved")
-    if lost_below("mode"):
-        causes.append(f"the mode is {there.mode!r}, not {here.mode!r}")
-    if lost_below("step"):
-        causes.append(f"the step counter is {there.step}, not {here.step}")
-    if lost_below("optimizer"):
-        causes.append(_optimizer_cause(here, there, lost_below, found[0], found[1] if paired else None, expected))
-    if lost_below("schedule"):
-        causes.append(
-            f"the schedule is at tick {there.schedule.tick}, not {here.schedule.tick}: the next rate is "
-            f"{there.schedule.rate:.3g}, not {here.schedule.rate:.3g}"
-        )
-    if lost_below("data"):
-        causes.append(
-            f"the position is epoch {there.data.epoch}, sample {there.data.consumed}, not epoch {here.data.epoch}, "
-            f"sample {here.data.consumed}: samples already seen come again"
-        )
-    if lost_below("rng/order"):
-        text = "the order's generator is not where it was: the epoch is shuffled anew"
-        if paired and steps[0].record is not None and steps[1].record is not None:
-            ours, theirs = steps[0].record.samples, steps[1].record.samples
-            others = int(np.isin(theirs, ours, invert=True).sum())
-            text += f" ({others} of {len(theirs)} samples of the next step are others)"
-        causes.append(text)
-    if lost_below("rng/dropout"):
-        causes.append("the dropout generator is not where it was: other units are dropped")
-    if lost_below("best"):
-        causes.append(f"the best so far is step {there.best.step}, not {here.best.step}")
-    return "; ".join(causes)
+        return text + _by_the_rate(found)
+    texts = [CAUSES[prefix](expected, found, [path for path in lost if is_below(path, prefix)]) for prefix in CAUSES
+             if prefix in groups]  # fmt: skip
+    return "; ".join(texts)
 
 
-def _optimizer_cause(
-    here: RunState, there: RunState, lost_below: Any, resumed: Moment, after: Moment | None, expected: Sequence[Moment]
-) -> str:
-    names = [name for name in here.optimizer._fields if lost_below(f"optimizer/{name}")]
-    what = f"{' and '.join(names)} of the optimizer {'was' if len(names) == 1 else 'were'} lost"
+Cause = Callable[[Sequence[Moment], Sequence[Moment], list[str]], str]
+
+
+def _model_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    if all(path.endswith(network.BUFFERS) for path in lost):
+        return "the running statistics of batch normalisation at the resume are not those that were saved"
+    return "the weights at the resume are not those that were saved"
+
+
+def _optimizer_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    here, there = expected[0].state.optimizer, found[0].state.optimizer
+    names = [name for name in here._fields if any(is_below(path, f"optimizer/{name}") for path in lost)]
+    gone = not any(np.any(x) for name in names for x in flatten(getattr(there, name)).values())
+    text = (
+        f"{' and '.join(names)} of the optimizer {'was' if len(names) == 1 else 'were'} {'lost' if gone else 'changed'}"
+    )
     if names == ["t"]:
-        what = f"the optimizer's t is {there.optimizer.t}, not {here.optimizer.t}"
-    if after is None:
-        return what
-    moved, usual = _moves(resumed.state, after.state), _moves(expected[0].state, expected[1].state)
-    size = float(np.linalg.norm(moved) / max(float(np.linalg.norm(usual)), 1e-300))
-    what += f": the first step was {size:.2g} times as long as it should be"
-    return f"{what}; {_by_the_rate(resumed.state, after.state)}" if {"t", "m", "v"} <= set(names) else what
+        text = f"the optimizer's t is {there.t}, not {here.t}"
+    if len(expected) > 1 and len(found) > 1:
+        moved, usual = (np.linalg.norm(_moves(side[0].state, side[1].state)) for side in (found, expected))
+        times = float(moved) / max(float(usual), 1e-300)
+        if not 0.99 < times < 1.01:
+            text += f": the first step was {times:.2g} times as long as it should be"
+    return text + (_by_the_rate(found) if gone and {"t", "m", "v"} <= set(names) else "")
 
 
-def _by_the_rate(before: RunState, after: RunState) -> str:
-    """The mark of Adam's first step: every weight moves by the learning rate, whatever its gradient."""
-    moved = _moves(before, after)
-    share = float(np.mean(np.abs(moved[moved > 0] / before.schedule.rate - 1) < 0.01)) if moved.any() else 0.0
-    return f"{share:.0%} of the weights that moved in the first step moved by the learning rate itself"
+def _schedule_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    here, there = expected[0].state.schedule, found[0].state.schedule
+    return (
+        f"the schedule is at tick {there.tick}, not {here.tick}: the next rate is {there.rate:.3g}, not {here.rate:.3g}"
+    )
+
+
+def _position_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    here, there = expected[0].state.data, found[0].state.data
+    text = (
+        f"the position is epoch {there.epoch}, sample {there.consumed}, not epoch {here.epoch}, sample {here.consumed}"
+    )
+    if there.consumed == here.consumed:
+        return text + ": epochs are counted otherwise"
+    seen = there.consumed < here.consumed
+    return text + (": samples already seen come again" if seen else ": samples not yet seen are skipped")
+
+
+def _order_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    text = "the order's generator is not where it was: the epoch is shuffled anew"
+    records = [side[1].record if len(side) > 1 else None for side in (expected, found)]
+    if records[0] is not None and records[1] is not None:
+        ours, theirs = records[0].samples, records[1].samples
+        others = int(np.isin(theirs, ours, invert=True).sum())
+        text += f" ({others} of {len(theirs)} samples of the next step are others)"
+    return text
+
+
+CAUSES: dict[str, Cause] = {
+    "model": _model_cause,
+    "mode": lambda e, f, lost: f"the mode is {f[0].state.mode!r}, not {e[0].state.mode!r}",
+    "step": lambda e, f, lost: f"the step counter is {f[0].state.step}, not {e[0].state.step}",
+    "optimizer": _optimizer_cause,
+    "schedule": _schedule_cause,
+    "data": _position_cause,
+    "rng/order": _order_cause,
+    "rng/dropout": lambda e, f, lost: "the dropout generator is not where it was: other units are dropped",
+    "best": lambda e, f, lost: f"the best so far is step {f[0].state.best.step}, not {e[0].state.best.step}",
+}
+
+
+def _by_the_rate(found: Sequence[Moment]) -> str:
+    """The mark of Adam's first step, if it shows: every weight moves by the learning rate, whatever its gradient."""
+    if len(found) < 2 or not isinstance(found[0].state.optimizer, AdamState):
+        return ""
+    moved = _moves(found[0].state, found[1].state)
+    share = float(np.mean(np.abs(moved[moved > 0] / found[0].state.schedule.rate - 1) < 0.01)) if moved.any() else 0.0
+    return f"; {share:.0%} of the weights that moved in the first step moved by the learning rate itself"
 
 
 def _moves(before: RunState, after: RunState) -> Array:
     """The size of every weight's move."""
-    pairs = paired_leaves(before.model, after.model)
-    moves = [np.abs(y.astype(np.float64) - x).reshape(-1) for x, y in pairs if x.dtype.kind == "f"]
+    pairs = paired_leaves(network.parameters(before.model), network.parameters(after.model))
+    moves = [np.abs(y.astype(np.float64) - x).reshape(-1) for x, y in pairs]
     return np.concatenate(moves)
 
 

@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +11,11 @@ from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, s
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.train import Run
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock there
+    fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".safetensors"
 
@@ -41,9 +48,13 @@ def checkpoint_path(directory: str | os.PathLike[str], step: int) -> Path:
 def list_checkpoints(directory: str | os.PathLike[str]) -> Listing:
     """The checkpoints of a directory by their headers; one that does not exist holds none."""
     entries, damaged = [], []
-    folder = Path(directory)
-    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
-        if path.name.startswith("."):
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        names = []
+    for name in sorted(names):
+        path = Path(directory) / name
+        if not name.endswith(SUFFIX) or name.startswith("."):
             continue
         try:
             _, manifest = read_manifest(path)
@@ -105,9 +116,33 @@ def prepare(directory: str | os.PathLike[str]) -> None:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"0")
     except OSError as error:
-        raise OSError(
-            error.errno, f"expected a directory that can be written, found {error.strerror}; choose another", directory
+        message = f"expected a directory that can be written, found {error.strerror}; choose another"
+        raise OSError(error.errno, message, os.fspath(directory)) from error
+
+
+@contextmanager
+def sole_writer(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the directory for one run; the lock is the system's and ends with its holder, however that ends.
+
+    Raises:
+        CheckpointError: another process holds it.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)  # the directory itself: no file of ours is left behind
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise CheckpointError(
+            f"{directory}: expected to be the only run that writes here, found another process at it.\n"
+            "    Wait for it, stop it, or choose another directory."
         ) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Path:
@@ -123,14 +158,16 @@ def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Pa
     _check_replaceable(path, run)
     save_checkpoint(path, run)
     read_checkpoint(path)
+    if keep == 0:
+        return path
     own = [
         entry
         for entry in list_checkpoints(directory).entries
         if entry.run_id == run.run_id and entry.path == checkpoint_path(directory, entry.step)  # no copy of a user's
     ]
-    for entry in own[:-keep] if keep else []:
+    for entry in own[:-keep]:
         if entry.path != path:
-            entry.path.unlink()
+            entry.path.unlink(missing_ok=True)
     return path
 
 

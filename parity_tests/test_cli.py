@@ -16,7 +16,7 @@ from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, s
 from numpy_ref.config import RunConfig
 from numpy_ref.container import write_container
 from numpy_ref.data import load_data
-from numpy_ref.store import checkpoint_path
+from numpy_ref.store import checkpoint_path, sole_writer
 from numpy_ref.train import Evaluation
 from parity_tests.commands import call, python, strict_json
 
@@ -156,11 +156,14 @@ def test_wrong_usage_exits_2_and_says_what_was_expected(capsys, monkeypatch, tmp
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--beta1", "1.5", "--batch-size", "0"], ["batch_size: expected a whole number >= 1, found 0", "beta1"]),
+        (
+            ["--beta1", "1.5", "--batch-size", "0"],
+            ["batch_size: expected 1 <= batch_size < 2147483648, found 0", "beta1"],
+        ),
         (["--learning-rate", "nan"], ["learning_rate", "nan"]),
         (["--learning-rate", "0"], ["learning_rate: expected 0 < learning_rate", "found 0.0"]),
         (["--seed", "-1"], ["seed: expected 0 <= seed", "found -1"]),
-        (["--hidden", "4,0"], ["hidden: expected a whole number >= 1, found (4, 0)"]),
+        (["--hidden", "4,0"], ["hidden: expected 1 <= hidden < 2147483648, found (4, 0)"]),
         (["--nesterov", "--momentum", "0"], ["nesterov: needs momentum > 0"]),
         (["--schedule", "warmup_cosine", "--warmup-steps", "9"], ["warmup_steps: expected less than total_steps 6"]),
         (["--batch-norm", "--batch-size", "6"], ["batch_norm", "at least 2 samples"]),
@@ -385,11 +388,11 @@ def test_an_interrupt_leaves_the_newest_checkpoint_and_the_same_command_goes_on(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cli._Progress, "show", interrupted)
+        patch.setattr(cli.Progress, "show", interrupted)
         answer = train(20, "--every", 4)
     assert answer.status == 130
     assert "Traceback" not in answer.err
-    assert "newest checkpoint" in answer.err
+    assert "step-00000012.safetensors stands, and the same command goes on from it" in answer.err
     assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (4, 8, 12)]
     again = train(20, "--every", 4)
     assert "at step 12" in again.out
@@ -606,9 +609,11 @@ def test_what_must_differ_is_shown_apart_and_does_not_count(capsys, train, tmp_p
 def test_boundary_shows_every_row(capsys):
     answer = call(capsys, "boundary")
     assert (answer.status, answer.err) == (0, "")
-    lines = answer.out.splitlines()
+    text = " ".join(answer.out.split())
     for row in ROWS:
-        assert any(re.match(rf"{re.escape(row.name)}  +{re.escape(row.compared)}", line) for line in lines)
+        allowance = f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times" if row.tolerance else ""
+        assert f"{row.name}: {row.kind}{allowance}" in text
+        assert f"{row.compared}; {row.conditions} because {row.reason} evidence {row.evidence}" in text
     rows = strict_json(call(capsys, "boundary", "--json").out)
     assert [(row["name"], row["kind"], row["evidence"]) for row in rows] == [(r.name, r.kind, r.evidence) for r in ROWS]
     assert [row["tolerance"] and list(row["tolerance"]) for row in rows] == [
@@ -659,7 +664,7 @@ def make_unusable_data(folder):
     ("words", "names"),
     [
         *((f"train --data {name}", name) for name in ["missing.csv", "missing.npz", ".", *MADE]),
-        ("train --hidden 1000000000000000", "allocate"),  # more than any address space holds
+        ("train --hidden 2000000000,2000000000", "allocate"),  # more than any memory holds
         ("train --hidden 99999999999999999999", "99999999999999999999"),
         *((f"{verb} {name}", name) for verb in ("verify", "inspect") for name in ("missing", "folder.csv", "few.csv")),
         ("diff missing few.csv", "missing"),
@@ -712,7 +717,7 @@ def test_output_to_a_closed_pipe_ends_quietly(tmp_path, words, buffered):
         process = python("-m", "numpy_ref", *words.split(), cwd=tmp_path, stdout=writing, PYTHONUNBUFFERED=buffered)
     finally:
         os.close(writing)
-    assert process.returncode in (0, 1)
+    assert process.returncode in (0, 141)  # written before the pipe was found closed, or as shells report it
     assert not re.search("Traceback|Exception|BrokenPipe", process.stderr)
 
 
@@ -761,7 +766,6 @@ def test_rich_draws_the_same_table_on_a_terminal_only(capsys, train, tmp_path, m
     train(3, name="other")
     monkeypatch.setenv("COLUMNS", "600")
     commands = [
-        ["boundary"],
         ["inspect", step(tmp_path / "run", 2)],
         ["diff", step(tmp_path / "run", 2), step(tmp_path / "other", 3)],
     ]
@@ -782,16 +786,27 @@ def test_json_stays_json_on_a_terminal(capsys, monkeypatch):
     assert len(strict_json(call(capsys, "boundary", "--json").out)) == len(ROWS)
 
 
-def test_without_rich_a_terminal_gets_plain_text(capsys, monkeypatch):
+def test_a_narrow_terminal_folds_cells_and_cuts_none(capsys, train, tmp_path, monkeypatch):
+    train(2)
+    on_a_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "60")
+    drawn = call(capsys, "inspect", step(tmp_path / "run", 2)).out
+    assert "…" not in drawn
+
+
+def test_without_rich_a_terminal_gets_plain_text(capsys, train, tmp_path, monkeypatch):
+    train(2)
+    path = step(tmp_path / "run", 2)
+    monkeypatch.setenv("COLUMNS", "600")
     on_a_terminal(monkeypatch)
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
-    on_terminal = call(capsys, "boundary")
+    on_terminal = call(capsys, "inspect", path)
     assert on_terminal.status == 0
     assert "━" not in on_terminal.out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    assert call(capsys, "boundary") == on_terminal
+    assert call(capsys, "inspect", path) == on_terminal
 
 
 def test_a_narrow_table_wraps_its_last_column_and_loses_no_word(capsys, monkeypatch):
@@ -827,3 +842,48 @@ def test_no_command_needs_the_extra(tmp_path):
     process = python("-c", program, cwd=tmp_path)
     assert process.returncode == 0
     assert "3.00 times" in process.stdout
+
+
+def test_an_interrupt_before_any_checkpoint_promises_nothing(train, tmp_path, monkeypatch):
+    def interrupted(self, record):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Progress, "show", interrupted)
+    answer = train(20)
+    assert answer.status == 130
+    assert "this call has saved nothing yet" in answer.err
+
+
+def test_a_second_process_in_a_directory_is_told_so_and_harms_nothing(train, tmp_path):
+    train(4)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with sole_writer(tmp_path / "run"):
+        for policy in ("auto", "never", "required"):
+            answer = train(8, "--resume", policy)
+            assert answer.status == 1
+            assert "found another process at it" in answer.err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert train(8).status == 0
+
+
+def test_two_runs_of_other_settings_differ_though_their_states_agree(capsys, train, tmp_path):
+    train(0)
+    train(0, "--beta1", "0.5", name="other")
+    answer = call(capsys, "diff", step(tmp_path / "run", 0), step(tmp_path / "other", 0))
+    assert answer.status == 1
+    assert "bitwise: the training state is the same" in answer.out
+    assert "config/beta1" in answer.out
+
+
+def test_errors_are_json_too_when_json_is_asked_for(capsys, tmp_path):
+    for words in (["verify", "missing"], ["inspect", "missing"], ["train", "--data", "missing.csv"]):
+        answer = call(capsys, *words, "--json")
+        assert answer.status != 0
+        told = strict_json(answer.out)
+        assert told["holds"] is False
+        assert "missing" in told["error"]
+
+
+def test_steps_beyond_the_end_of_the_schedule_are_announced(train):
+    train(20, "--schedule", "warmup_cosine")
+    assert "from step 20 on the schedule's rate is zero" in train(25).err

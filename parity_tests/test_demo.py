@@ -301,7 +301,10 @@ def test_a_figure_that_cannot_be_written_does_not_take_the_table_with_it(whole, 
     assert "Traceback" not in answer.err
     assert place.split(".")[-1] in answer.err
     assert list(tmp_path.iterdir()) == []
-    assert [row[0] for row in cells_of(answer.out)] == LEFT_OUT
+    if place.endswith("unknown"):  # found before the experiment
+        assert answer.out == ""
+    else:
+        assert [row[0] for row in cells_of(answer.out)] == LEFT_OUT
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

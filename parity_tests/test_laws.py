@@ -14,6 +14,7 @@ from numpy_ref import laws
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import compare, digest
+from numpy_ref.train import RunState
 from parity_tests.mutants import FAULTS, SAMPLES, leaves_of, losing, resuming
 from parity_tests.strategies import run_configs, small_data
 
@@ -205,3 +206,33 @@ def test_the_sample_ids_of_a_stopped_epoch_are_those_of_one_that_never_stopped(i
     assert sorted(seen[:SAMPLES]) == sorted(seen[SAMPLES:]) == list(range(SAMPLES))
     assert seen[:SAMPLES] != seen[SAMPLES:]
     assert np.bincount(seen).tolist() == [2] * SAMPLES
+
+
+def cause_of(change: object, config: RunConfig = CONFIG) -> str:
+    run = numpy_ref.train_n_steps(numpy_ref.init_run(config, DATA), DATA, STOP)
+    state = change(numpy_ref.snapshot(run))  # type: ignore[operator]
+    other = numpy_ref.restore(config, state, run_id="a", fingerprint=DATA.fingerprint)
+    return laws.likely_cause(*(list(laws.follow(numpy_ref, r, DATA, 1)) for r in (run, other)))
+
+
+PLAIN = replace(CONFIG, batch_norm=False)
+
+
+def test_causes_say_what_is_so_and_no_more() -> None:
+    ahead = cause_of(lambda s: s._replace(data=s.data._replace(consumed=12)), PLAIN)
+    assert "samples not yet seen are skipped" in ahead
+    behind = cause_of(lambda s: s._replace(data=s.data._replace(consumed=4)), PLAIN)
+    assert "samples already seen come again" in behind
+    assert "epochs are counted otherwise" in cause_of(lambda s: s._replace(data=s.data._replace(epoch=9)))
+
+    def nudged(s: RunState) -> RunState:
+        m = {name: x * np.float32(1 + 2.0**-11) for name, x in s.optimizer.m.items()}
+        return s._replace(optimizer=s.optimizer._replace(m=m))
+
+    assert cause_of(nudged, PLAIN) == "m of the optimizer was changed"
+    fresh = numpy_ref.init_run(CONFIG, DATA).state
+    statistics = cause_of(lambda s: FAULTS["running statistics fresh"](s, fresh, None))
+    assert "the running statistics of batch normalisation" in statistics
+    sgd = replace(CONFIG, optimizer="sgd")
+    start = numpy_ref.init_run(sgd, DATA).state
+    assert "learning rate itself" not in cause_of(lambda s: start._replace(model=s.model), sgd)

@@ -18,6 +18,7 @@ from numpy_ref.store import (
     list_checkpoints,
     resume_newest,
     save_newest,
+    sole_writer,
 )
 from numpy_ref.train import init_run, train_n_steps
 from parity_tests.strategies import small_data
@@ -272,3 +273,25 @@ def test_a_directory_may_have_any_name(tmp_path, run, name):
         save_newest(tmp_path / name, after(run, step), keep=2)
     assert steps_in(tmp_path / name) == [2, 3]
     assert resume_newest(str(tmp_path / name), DATA)[0].state.step == 3
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_and_not_an_empty_one(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", os.fspath(path))
+
+    monkeypatch.setattr(os, "listdir", refused)
+    with pytest.raises(PermissionError):
+        list_checkpoints(tmp_path)
+
+
+def test_one_process_at_a_time_writes(tmp_path):
+    with sole_writer(tmp_path), pytest.raises(CheckpointError, match="found another process"), sole_writer(tmp_path):
+        pass
+    with sole_writer(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_keeping_all_reads_no_other_header(run, tmp_path, monkeypatch):
+    save_newest(tmp_path, after(run, 1), keep=0)
+    monkeypatch.setattr(store, "list_checkpoints", None)
+    save_newest(tmp_path, after(run, 2), keep=0)

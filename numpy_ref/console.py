@@ -1,0 +1,116 @@
+"""What the commands print: lines, tables, JSON and progress.
+
+Tables are plain text; on a terminal, and with the `cli` extra, rich draws them.
+"""
+
+import json
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from numpy_ref.train import StepRecord
+
+
+class OutputLost(Exception):
+    """Standard output took no more; `reason` says why."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(f"standard output: {reason.strerror or reason}")
+        self.reason = reason
+
+
+def say(text: str) -> None:
+    """Print a line.
+
+    Raises:
+        OutputLost: a closed pipe, or a full disk.
+    """
+    try:
+        sys.stdout.write(text + "\n")
+    except OSError as error:
+        raise OutputLost(error) from error
+
+
+def flush() -> None:
+    """Hand over what was printed.
+
+    Raises:
+        OutputLost: as for `say`.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputLost(error) from error
+
+
+def warn(text: str) -> None:
+    """Print a line on standard error."""
+    sys.stderr.write(f"{text}\n")
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON value; JSON has no infinity and no NaN, so they become text."""
+    say(json.dumps(_finite(value), indent=2))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(child) for name, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(child) for child in value]
+    return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; where the room ends, cells go on in the next line and none is cut."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+        except ImportError:
+            pass
+        else:
+            drawn = Table()
+            for name in head:
+                drawn.add_column(name, overflow="fold")
+            for row in rows:
+                drawn.add_row(*map(Text, row))  # as texts: a name in brackets is no markup
+            Console().print(drawn)
+            return
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    room = shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    widths[-1] = min(widths[-1], max(room, 30))  # the last column is wrapped
+    for row in [head, ["-" * w for w in widths], *rows]:
+        for i, line in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
+            cells = [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), line]
+            say("  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())
+
+
+class Progress:
+    """One line that is rewritten on a terminal, and one line every tenth of the way elsewhere; on standard error."""
+
+    def __init__(self, start: int, total: int, *, quiet: bool) -> None:
+        self.start, self.total, self.quiet = start, total, quiet
+        self.begun, self.shown, self.live = time.perf_counter(), 0.0, sys.stderr.isatty()
+
+    def show(self, record: StepRecord) -> None:
+        """Tell of a step, if it is time to."""
+        now = time.perf_counter()
+        tenth = max(1, (self.total - self.start) // 10)
+        due = now - self.shown > 0.1 if self.live else (record.step - self.start) % tenth == 0
+        if self.quiet or not (due or record.step == self.total):
+            return
+        self.shown = now
+        left = (now - self.begun) / (record.step - self.start) * (self.total - record.step)
+        text = f"step {record.step}/{self.total}  loss {record.loss:.4f}  rate {record.rate:.2e}  {left:.0f} s left"
+        sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.live and not self.quiet:
+            sys.stderr.write("\n")
