@@ -61,7 +61,7 @@ def init_dataset(inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int |
     Args:
         inputs: (N + M, D) numbers, at least 5 rows. Rounded to float32, which must leave them finite.
         labels: (N + M,) integers in 0..C-1; floats pass when each is a whole number.
-        classes: C; by default the largest label plus one.
+        classes: C; by default the largest label plus one, which must not exceed the number of samples.
 
     Returns:
         The data set, with copies of what was given, in the order given.
@@ -80,6 +80,11 @@ def init_dataset(inputs: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int |
     count = int(targets.max()) + 1 if classes is None else end
     if count < 2:
         raise ValueError("labels: expected at least 2 classes, found only the label 0. Add samples of another class.")
+    if classes is None and count > len(targets):
+        raise ValueError(
+            f"labels: expected at most as many classes as the {len(targets)} samples, found the label {count - 1}. "
+            "Number the classes from 0; if that label is meant, give classes."
+        )
     held_out = np.arange(len(features)) % _TEST_EVERY == _TEST_EVERY - 1
     arrays: dict[str, npt.NDArray[Any]] = {
         "inputs": features[~held_out],
@@ -100,7 +105,8 @@ def load_data(source: str | os.PathLike[str]) -> Dataset:
     FILE.csv:  one sample a row, its class in the last column; a first row of names is recognised and skipped
 
     Args:
-        source: one of these. The first row of a .csv file counts as names when its last field is not a number.
+        source: one of these. The first row of a .csv file counts as names when no field of it is a number, or when all but
+            the last only count the columns.
 
     Returns:
         The data set that `init_dataset` makes of the samples, in the file's order.
@@ -327,14 +333,14 @@ def _read_csv(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for fields in reader:
-                if not fields:
+                if not "".join(fields).strip() and len(fields) < 2:
                     continue  # an empty line
                 numbers = [_number(field) for field in fields]
                 first, width = width == 0, width or len(fields)
                 if first and len(fields) < 2:
                     raise ValueError(f"line {reader.line_num}: expected at least 2 columns with commas, found 1.")
-                if first and (numbers[-1] is None):
-                    continue  # a row of names
+                if first and _are_names(numbers):
+                    continue
                 if len(fields) != width:
                     faults.append(f"line {reader.line_num}: expected {width} fields, found {len(fields)}")
                 elif bad := [k for k, x in enumerate(numbers) if x is None or not math.isfinite(x)]:
@@ -353,6 +359,13 @@ def _read_csv(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         raise ValueError("expected one sample a row, found none.")
     table = np.stack(rows)
     return table[:, :-1], table[:, -1]
+
+
+def _are_names(numbers: list[float | None]) -> bool:
+    """Whether a first row names the columns: no field is a number, or all but the last count the columns."""
+    *others, last = numbers
+    counted = others in (list(range(len(others))), list(range(1, len(others) + 1)))
+    return last is None and (counted or not any(number is not None for number in others))
 
 
 def _number(field: str) -> float | None:

@@ -56,6 +56,10 @@ def draw_demo(demo: Demo, path: str | PathLike[str]) -> None:
     distances.annotate("zero: the same bits", (0, floor), xytext=(2, 4), textcoords="offset points", fontsize=8)
     distances.set_yscale("log")
     distances.set_ylim(floor / 2, None)
+    highest = max(positive, default=1.0)
+    decades = range(math.ceil(math.log10(floor)) + 1, math.floor(math.log10(highest)) + 1)
+    distances.set_yticks([floor, *(10.0**n for n in decades)], ["0", *(f"$10^{{{n}}}$" for n in decades)])
+    distances.minorticks_off()
     distances.set_xlabel("step")
     distances.set_ylabel("largest distance of a weight\nfrom the run that never stopped")
     for axes in (losses, distances):
@@ -73,7 +77,10 @@ def _label_ends(axes: Axes, ends: list[tuple[str, float]]) -> None:
     height, below = (high - low) / 24, -math.inf
     for name, value in sorted(ends, key=lambda end: end[1]):
         below = max(math.log10(value), below + height) if value > 0 else low
-        axes.annotate(f" {name}", (STEPS, 10**below), fontsize=7, color="#555555", va="center", annotation_clip=False)
+        axes.plot([STEPS, STEPS + 1], [max(value, 10**low), 10**below], color=GREY, linewidth=0.5)
+        axes.annotate(
+            f" {name}", (STEPS + 1, 10**below), fontsize=7, color="#555555", va="center", annotation_clip=False
+        )
 
 
 def _name(resume: str) -> str:

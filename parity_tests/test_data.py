@@ -610,3 +610,18 @@ def test_an_object_array_in_a_file_never_runs_its_code(tmp_path):
     with pytest.raises(ValueError, match="Object arrays cannot be loaded"):
         load_data(tmp_path / "set.npz")
     assert not marker.exists()
+
+
+def test_a_first_sample_with_a_mistyped_class_is_an_error_and_not_a_header(tmp_path):
+    (tmp_path / "set.csv").write_text("0.5,0.5,one\n" + "0.5,0.25,1\n0.75,0.5,0\n" * 5)
+    with pytest.raises(ValueError, match="line 1, field 3: expected a finite number, found 'one'"):
+        load_data(tmp_path / "set.csv")
+    (tmp_path / "set.csv").write_text("0,1,class\n \n" + "0.5,0.25,1\n0.75,0.5,0\n" * 5)
+    assert len(load_data(tmp_path / "set.csv").labels) == 8
+
+
+def test_more_classes_than_samples_must_be_meant():
+    inputs = np.eye(6, dtype=np.float32)
+    with pytest.raises(ValueError, match="at most as many classes as the 6 samples, found the label 6"):
+        init_dataset(inputs, [0, 1, 0, 1, 0, 6])
+    assert init_dataset(inputs, [0, 1, 0, 1, 0, 6], classes=7).classes == 7

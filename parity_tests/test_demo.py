@@ -354,7 +354,8 @@ def test_the_figure_shows_three_losses_every_distance_and_zero_as_a_line_of_its_
     assert len({line.get_linestyle() for line in curves.values()}) == 3  # seen apart where they lie on one another
 
     lines = [line for line in distances.get_lines() if len(line.get_xdata()) > 2]
-    rulers = [line for line in distances.get_lines() if len(set(line.get_ydata())) == 1 and len(line.get_xdata()) == 2]
+    across = [line for line in distances.get_lines() if list(line.get_xdata()) == [0, 1]]  # of the axes' width
+    rulers = [line for line in across if len(set(line.get_ydata())) == 1]
     (floor,) = {float(line.get_ydata()[0]) for line in rulers}
     smallest = min(d for outcome in whole.outcomes for _, _, d in outcome.curve if d > 0)
     assert distances.get_ylim()[0] < floor < smallest
@@ -363,6 +364,8 @@ def test_the_figure_shows_three_losses_every_distance_and_zero_as_a_line_of_its_
         np.testing.assert_array_equal(line.get_ydata(), [d if d > 0 else floor for _, _, d in outcome.curve])
     (zero,) = [text for text in distances.texts if "zero" in text.get_text()]
     assert zero.xy[1] == floor
+    assert [label.get_text() for label in distances.get_yticklabels()][0] == "0"
+    assert distances.get_yticks()[0] == floor
 
     named = {text.get_text().strip() for text in distances.texts}
     assert set(LEFT_OUT[2:]) <= named
