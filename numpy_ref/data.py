@@ -105,8 +105,8 @@ def load_data(source: str | os.PathLike[str]) -> Dataset:
     FILE.csv:  one sample a row, its class in the last column; a first row of names is recognised and skipped
 
     Args:
-        source: one of these. The first row of a .csv file counts as names when no field of it is a number, or when all but
-            the last only count the columns.
+        source: one of these. The first row of a .csv file counts as names when no field of it is a number, or when all
+            but the last only count the columns.
 
     Returns:
         The data set that `init_dataset` makes of the samples, in the file's order.

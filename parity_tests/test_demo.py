@@ -364,7 +364,7 @@ def test_the_figure_shows_three_losses_every_distance_and_zero_as_a_line_of_its_
         np.testing.assert_array_equal(line.get_ydata(), [d if d > 0 else floor for _, _, d in outcome.curve])
     (zero,) = [text for text in distances.texts if "zero" in text.get_text()]
     assert zero.xy[1] == floor
-    assert [label.get_text() for label in distances.get_yticklabels()][0] == "0"
+    assert next(iter(distances.get_yticklabels())).get_text() == "0"
     assert distances.get_yticks()[0] == floor
 
     named = {text.get_text().strip() for text in distances.texts}
