@@ -24,7 +24,7 @@ error (`rounding`): from slices of the numbers, whose sums and products' sums fl
 Ogita, Oishi, Rump 2012), added up in an expansion and rounded once.
 
 `exp` and `log` evaluate in float64 with a bound on the error, certify in the same way, and hand the few inputs left
-to integers (`fixedpoint`). For float64 itself they are a fixed recipe of elementary operations with an error below one
+to integers (`elementary`). For float64 itself they are a fixed recipe of elementary operations with an error below one
 unit in the last place: the same bits everywhere, though not always the nearest.
 """
 
@@ -36,9 +36,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from numpy_ref import fixedpoint
+from numpy_ref import elementary, fixedpoint
 from numpy_ref.fixedpoint import cos_pi, power
-from numpy_ref.rounding import STORAGE, bits_to_count, cast, round_parts, round_sums, round_to, slices, top_slice
+from numpy_ref.rounding import (
+    STORAGE,
+    bits_to_count,
+    blocks,
+    cast,
+    round_parts,
+    round_sums,
+    round_to,
+    slices,
+    top_slice,
+)
 
 __all__ = [
     "NATIVE",
@@ -60,7 +70,6 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 UNIT = 2.0**-53  # unit roundoff of float64
-BLOCK = 1 << 13  # numbers worked on at once: what the passes over them share stays in the cache
 LONG = 1 << 12  # terms added at once in a long sum, so that the bound on its error stays small
 
 
@@ -108,7 +117,7 @@ def matmul(a: Array, b: Array, *, kind: str | None = None) -> Array:
         return _place_nonfinite(matmul(_finite_part(a), _finite_part(b), kind=kind), a, b)
     product = np.matmul(wide_a, wide_b, out=_SCRATCH.take("product", (len(a), b.shape[1])))
     out, open_ = np.empty(product.shape, STORAGE[kind]), np.empty(product.shape, bool)
-    for rows in _blocks(len(a), b.shape[1]):
+    for rows in blocks(len(a), b.shape[1]):
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(np.count_nonzero(open_))
     if count > 64:
@@ -138,7 +147,7 @@ def _matmul_by_slices(wide_a: Array, wide_b: Array, product: Array, norm_b: Arra
     norms = [np.sqrt(np.einsum("ik,ik->i", x, x)) for x in (a1, a2)]
     norm_b2 = np.sqrt(np.einsum("kj,kj->j", b2, b2))
     out, open_ = np.empty(product.shape, STORAGE[kind]), np.empty(product.shape, bool)
-    for rows in _blocks(*product.shape):
+    for rows in blocks(*product.shape):
         scale = norms[0][rows, None] * norm_b2 + norms[1][rows, None] * norm_b
         value = product[rows] + low[rows]
         scale += np.abs(value) * (2 / terms)  # the addition of the two rounds once more
@@ -172,7 +181,7 @@ def _many(count: int, size: int, terms: int) -> bool:
 def _settle(out: Array, open_: Array, wide_a: Array, wide_b: Array, kind: str) -> None:
     """Write the products of the open places into `out`, one by one and without error."""
     places = np.flatnonzero(open_)
-    for part in _blocks(len(places), wide_a.shape[1]):
+    for part in blocks(len(places), wide_a.shape[1]):
         i, j = np.divmod(places[part], out.shape[1])
         out[i, j] = round_sums(wide_a[i] * wide_b.T[j], kind)
 
@@ -226,7 +235,7 @@ def sum(
     else:
         out, open_ = _certain(sums, sizes, min(terms, LONG) + terms // LONG, kind)
         (places,) = np.nonzero(open_)
-        for part in _blocks(len(places), terms):
+        for part in blocks(len(places), terms):
             out[places[part]] = round_sums(rows[places[part]].astype(np.float64), kind)
     out = out.astype(STORAGE[kind], copy=False)
     return out.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape)
@@ -283,7 +292,7 @@ def exp(a: Array, *, kind: str | None = None) -> Array:
         array([1.       , 2.7182817, 0.       ], dtype=float32)
     """
     kind = _checked_kind("exp", kind, a)
-    return _in_blocks(a, kind, _exp_wide, _exp_narrow)
+    return elementary.exp(a, kind)
 
 
 def log(a: Array, *, kind: str | None = None) -> Array:
@@ -309,7 +318,7 @@ def log(a: Array, *, kind: str | None = None) -> Array:
         array([0.       , 0.6931472,      -inf], dtype=float32)
     """
     kind = _checked_kind("log", kind, a)
-    return _in_blocks(a, kind, _log_wide, _log_narrow)
+    return elementary.log(a, kind)
 
 
 class Arithmetic(NamedTuple):
@@ -349,20 +358,6 @@ def check_subnormals() -> None:
                 f"{dtype.__name__} {tiny[0]!r} / 2 == 0. Turn flush-to-zero off (a library built with -ffast-math sets "
                 "it when loaded; torch.set_flush_denormal(False)), or use arithmetic='native'."
             )
-
-
-def _series(terms: list[tuple[int, int]]) -> list[float]:
-    """The quotients, each rounded once, the last term first as Horner's rule wants them."""
-    return [numerator / denominator for numerator, denominator in reversed(terms)]
-
-
-EXP_SERIES = _series([(1, math.factorial(n)) for n in range(14)])  # 1 + r + ... + r**13/13!
-LOG_SERIES = _series([(2, n) for n in range(1, 26, 2)])  # 2 + 2 s**2/3 + ... + 2 s**24/25
-LN2_HIGH = (fixedpoint.LN2 >> (fixedpoint.BITS - 32)) / 2**32  # 32 bits: k LN2_HIGH is exact for |k| < 2**21
-LN2_LOW = (fixedpoint.LN2 - (int(LN2_HIGH * 2**32) << (fixedpoint.BITS - 32))) / fixedpoint.ONE
-LOG2_E = fixedpoint.ONE / fixedpoint.LN2
-ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
-NARROW = 2.0**-45  # relative error that the certificate of exp and log allows
 
 
 PLAIN = (np.ndarray, np.memmap)  # other subclasses, such as masked arrays, mean more than their numbers
@@ -415,12 +410,6 @@ def _finite_part(a: Array) -> Array:
     return np.where(np.isfinite(a), a, a.dtype.type(0))
 
 
-def _blocks(count: int, width: int) -> list[slice]:
-    """Ranges of rows of a width that make blocks."""
-    step = max(1, BLOCK // max(width, 1))
-    return [slice(start, start + step) for start in range(0, count, step)]
-
-
 def _certain(value: Array, scale: Array, terms: int, kind: str) -> tuple[Array, Array]:
     """The format's number for `value`, a float64 sum of `terms` terms of sizes `scale` in all; and what stays open.
 
@@ -442,7 +431,7 @@ def _sums_and_sizes(rows: Array) -> tuple[Array, Array]:
         return np.add.reduce(rows, axis=1, dtype=np.float64), sizes.astype(np.float64)
     whole = terms - terms % LONG
     pieces = rows[:, :whole].reshape(-1, LONG)
-    parts = [_sums_and_sizes(pieces[block]) for block in _blocks(len(pieces), LONG // 2)]
+    parts = [_sums_and_sizes(pieces[block]) for block in blocks(len(pieces), LONG // 2)]
     rest = _sums_and_sizes(rows[:, whole:])
     both = [np.concatenate(side).reshape(count, -1) for side in zip(*parts, strict=True)]
     return np.add.reduce(both[0], axis=1) + rest[0], np.add.reduce(both[1], axis=1) + rest[1]
@@ -461,108 +450,3 @@ def _place_nonfinite(clean: Array, a: Array, b: Array) -> Array:
         np.isnan(a).any(1, keepdims=True) | np.isnan(b).any(0) | meets(np.isinf(a), b == 0) | meets(a == 0, np.isinf(b))
     )
     return np.select([nan | (plus & minus), plus, minus], [clean.dtype.type(np.nan), inf, -inf], clean)
-
-
-def _in_blocks(a: Array, kind: str, wide: Callable[[Array], Array], narrow: Callable[[Array, str], Array]) -> Array:
-    """A function of one argument over an array of any shape, a block at a time."""
-    out = np.empty(a.shape, STORAGE[kind])
-    flat, source = out.reshape(-1), a.reshape(-1)
-    with np.errstate(all="ignore"):
-        for block in _blocks(source.size, 1):
-            x = source[block]
-            flat[block] = wide(x) if kind == "float64" else narrow(x, kind)
-    return out
-
-
-def _exp_narrow(a: Array, kind: str) -> Array:
-    """Up to r**11/11!, which for |r| <= 0.35 stops 2**-47 short; the roundings stay below 2**-50, both relative."""
-    x = np.clip(a.astype(np.float64), -200.0, 200.0)  # beyond, the result is 0 or infinite as it is here
-    k = np.rint(x * LOG2_E)
-    x -= k * LN2_HIGH
-    x -= k * LN2_LOW
-    y = np.full_like(x, EXP_SERIES[2])
-    for coefficient in EXP_SERIES[3:]:
-        y *= x
-        y += coefficient
-    y *= _power_of_two(k)
-    return _certified(a, y, kind, fixedpoint.exp)
-
-
-def _exp_wide(a: Array) -> Array:
-    """Beside the last addition's rounding, at most 0.3 units: of r**2/2! + ..., below 0.07, and of what 1 + r lost.
-
-    2**k is applied in two halves, the second rounding only where the result is subnormal.
-    """
-    x = np.clip(a, -800.0, 800.0)
-    k = np.rint(x * LOG2_E)
-    high, low = x - k * LN2_HIGH, k * LN2_LOW  # the first is exact
-    r = high - low
-    y = np.full_like(r, EXP_SERIES[0])
-    for coefficient in EXP_SERIES[1:-2]:
-        y = y * r + coefficient
-    one_r = 1 + r
-    lost = (r - (one_r - 1)) + ((high - r) - low)
-    half = np.floor(k / 2)
-    near = one_r + (lost + y * (r * r))
-    return _power_of_two(k - half) * (_power_of_two(half) * near)
-
-
-def _power_of_two(k: Array) -> Array:
-    """2**k for whole -1022 <= k <= 1023; for a NaN, anything."""
-    return ((k.astype(np.int64) + 1023) << 52).view(np.float64)
-
-
-def _parts_of_log(x: Array) -> tuple[Array, Array]:
-    """Give m - 1 and k of positive finite x = m 2**k, 0.7 <= m < 1.42, x normal in float64."""
-    bits = x.view(np.int64)
-    k = (bits - ROOT_HALF_BITS) >> 52
-    return (bits - (k << 52)).view(np.float64) - 1, k.astype(np.float64)
-
-
-def _log_narrow(a: Array, kind: str) -> Array:
-    """Up to 2 s**16/17, which for |s| <= 0.172 stops 2**-49 short; the roundings stay below 2**-50, both relative."""
-    usual = (a > 0) & (a < np.inf)
-    f, k = _parts_of_log(np.where(usual, a, a.dtype.type(1)).astype(np.float64))
-    s = f / (f + 2)
-    square = s * s
-    y = np.full_like(s, LOG_SERIES[4])
-    for coefficient in LOG_SERIES[5:]:
-        y *= square
-        y += coefficient
-    y *= s
-    y += k * LN2_LOW
-    y += k * LN2_HIGH
-    out = _certified(a, y, kind, fixedpoint.log)
-    return out if usual.all() else np.where(usual, out, _edge_of_log(a, usual))
-
-
-def _edge_of_log(a: Array, usual: Array) -> Array:
-    """-infinity at zeros, NaN below, infinity and NaN as they are."""
-    return np.where(a == 0, -np.inf, np.where(a < 0, np.nan, np.where(usual, 0, a))).astype(a.dtype)
-
-
-def _log_wide(a: Array) -> Array:
-    """ln(1 + f) = f - (f**2/2 - s (f**2/2 + R)), R = 2 s**2/3 + ...: f is exact, and the rest small beside it."""
-    usual = (a > 0) & (a < np.inf)
-    small = a < 2.0**-1022
-    x = np.where(usual, np.where(small, a * 2.0**54, a), 1.0)
-    f, k = _parts_of_log(x)
-    k -= 54.0 * (small & usual)
-    s = f / (f + 2)
-    square = s * s
-    y = np.full_like(s, LOG_SERIES[0])
-    for coefficient in LOG_SERIES[1:-1]:
-        y = y * square + coefficient
-    half = 0.5 * f * f
-    near = k * LN2_HIGH - ((half - (s * (half + y * square) + k * LN2_LOW)) - f)
-    return np.where(usual, near, _edge_of_log(a, usual))
-
-
-def _certified(a: Array, y: Array, kind: str, exact: Callable[[float], tuple[int, int]]) -> Array:
-    """The format's number for `y`, within NARROW relative of exact(a); `exact` decides where that is not enough."""
-    low, out = cast(y * (1 - NARROW), kind), cast(y * (1 + NARROW), kind)
-    open_ = low != out
-    if open_.any():
-        for i in np.flatnonzero(open_ & ~np.isnan(y)):
-            out[i] = fixedpoint.rounded(exact(float(a[i])), kind)
-    return out

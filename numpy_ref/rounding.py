@@ -10,12 +10,20 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+BLOCK = 1 << 13  # numbers worked on at once: what the passes over them share stays in the cache
+
 STORAGE: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": np.float32,
     "float32": np.float32,
     "float64": np.float64,
 }
+
+
+def blocks(count: int, width: int) -> list[slice]:
+    """Ranges of rows of a width that make blocks."""
+    step = max(1, BLOCK // max(width, 1))
+    return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def round_to(x: Array, kind: str) -> Array:
