@@ -175,7 +175,7 @@ def _close_empty(out: Array, open_: Array, product: Array, wide_a: Array, wide_b
 
 def _many(count: int, size: int, terms: int) -> bool:
     """Whether so many open places cost more one by one than all of them by slices; measured, not exact."""
-    return count * terms > size * max(12, terms >> 5)
+    return count * terms > size * max(8, terms >> 7)
 
 
 def _settle(out: Array, open_: Array, wide_a: Array, wide_b: Array, kind: str) -> None:

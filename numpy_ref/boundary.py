@@ -52,6 +52,26 @@ ROWS = (
         "parity_tests/test_demo.py::test_the_final_state_has_one_digest_with_any_number_of_threads",
     ),
     Row(
+        "kernels and instruction sets",
+        "the demo's final state, and a fixed corpus of products, sums and functions, with every BLAS kernel, NumPy "
+        "instruction set and thread count that a machine can run",
+        "reproducible arithmetic; OPENBLAS_CORETYPE, NPY_DISABLE_CPU_FEATURES, 1, 2 and 4 threads, in processes of "
+        "their own",
+        "bitwise",
+        "each result is the exact value rounded once, or a fixed recipe of elementary operations; none depends on the "
+        "order of additions",
+        "parity_tests/test_variety.py::test_the_demo_and_the_corpus_have_one_digest_in_every_variant",
+    ),
+    Row(
+        "kernels and instruction sets, native",
+        "the same corpus in native arithmetic, with another BLAS kernel, instruction set or thread count",
+        "x86-64, NumPy with OpenBLAS, more than one choice; where there is none the row is not exercised",
+        "never",
+        "kernels add in different orders, and exp and log have other code for other registers; some pairs agree, "
+        "never all",
+        "parity_tests/test_variety.py::test_native_bits_differ_between_the_variants_so_that_they_were_exercised",
+    ),
+    Row(
         "batch",
         "a row of a product or a sum, with the same row in another batch",
         "reproducible arithmetic, float32",

@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 from numpy_ref import fixedpoint
-from numpy_ref.rounding import STORAGE, blocks, cast
+from numpy_ref.rounding import STORAGE, cast
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+Stage = tuple[int, tuple[float, ...], float]
 
 
 def _series(terms: list[tuple[int, int]]) -> list[float]:
@@ -27,43 +30,93 @@ LOG_SERIES = _series([(2, n) for n in range(1, 26, 2)])  # 2 + 2 s**2/3 + ... + 
 LN2_HIGH = (fixedpoint.LN2 >> (fixedpoint.BITS - 32)) / 2**32  # 32 bits: k LN2_HIGH is exact for |k| < 2**21
 LN2_LOW = (fixedpoint.LN2 - (int(LN2_HIGH * 2**32) << (fixedpoint.BITS - 32))) / fixedpoint.ONE
 LOG2_E = fixedpoint.ONE / fixedpoint.LN2
+ROUND = 1.5 * 2**52  # adding it rounds to whole numbers
 ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
-NARROW = 2.0**-45  # relative error that the certificate of exp and log allows
+# Each stage: the last power taken, what ln 2 is taken for, and a bound on the relative error. For |r| <= 0.3466 the
+# series of exp stops r**9/9! < 2**-32 and r**14/14! < 2**-57 short; for |s| <= 0.1716 that of log, relative to 2 s,
+# s**12/13 < 2**-34 and s**26/27 < 2**-70. The roundings stay below 2**-50, and k times that of ln 2 below 2**-45.
+LN2 = fixedpoint.LN2 / fixedpoint.ONE
+EXP_STAGES: tuple[Stage, ...] = ((8, (LN2,), 2.0**-31), (13, (LN2_HIGH, LN2_LOW), 2.0**-48))
+LOG_STAGES: tuple[Stage, ...] = ((10, (LN2,), 2.0**-32), (24, (LN2_LOW, LN2_HIGH), 2.0**-48))
+BLOCK = 1 << 15  # larger than for products: there are many passes and few arrays
 
 
 def exp(a: Array, kind: str) -> Array:
     """e**a; see `arithmetic.exp`."""
-    return _in_blocks(a, kind, _exp_wide, _exp_narrow)
+    if kind == "float64":
+        return _in_blocks(a, kind, _exp_wide)
+    return _certified(a, kind, _exp_series, EXP_STAGES, fixedpoint.exp)
 
 
 def log(a: Array, kind: str) -> Array:
     """Natural logarithm; see `arithmetic.log`."""
-    return _in_blocks(a, kind, _log_wide, _log_narrow)
+    if kind == "float64":
+        return _in_blocks(a, kind, _log_wide)
+    return _certified(a, kind, _log_series, LOG_STAGES, fixedpoint.log)
 
 
-def _in_blocks(a: Array, kind: str, wide: Callable[[Array], Array], narrow: Callable[[Array, str], Array]) -> Array:
+@np.errstate(all="ignore")
+def _in_blocks(a: Array, kind: str, function: Callable[[Array], Array]) -> Array:
     """A function of one argument over an array of any shape, a block at a time."""
-    out = np.empty(a.shape, STORAGE[kind])
-    flat, source = out.reshape(-1), a.reshape(-1)
-    with np.errstate(all="ignore"):
-        for block in blocks(source.size, 1):
-            x = source[block]
-            flat[block] = wide(x) if kind == "float64" else narrow(x, kind)
-    return out
+    out, source = np.empty(a.size, STORAGE[kind]), a.reshape(-1)
+    for start in range(0, a.size, BLOCK):
+        out[start : start + BLOCK] = function(source[start : start + BLOCK])
+    return out.reshape(a.shape)
 
 
-def _exp_narrow(a: Array, kind: str) -> Array:
-    """Up to r**11/11!, which for |r| <= 0.35 stops 2**-47 short; the roundings stay below 2**-50, both relative."""
-    x = np.clip(a.astype(np.float64), -200.0, 200.0)  # beyond, the result is 0 or infinite as it is here
-    k = np.rint(x * LOG2_E)
-    x -= k * LN2_HIGH
-    x -= k * LN2_LOW
-    y = np.full_like(x, EXP_SERIES[2])
-    for coefficient in EXP_SERIES[3:]:
-        y *= x
+@np.errstate(all="ignore")
+def _certified(
+    a: Array,
+    kind: str,
+    series: Callable[[Array, Stage], Array],
+    stages: tuple[Stage, ...],
+    exact: Callable[[float], fixedpoint.Scaled],
+) -> Array:
+    """The nearest numbers of the format: by a short series, what that leaves open by a long one, the rest by integers.
+
+    A stage settles an entry when both ends of its error's interval round to the same number.
+    """
+    out, source, places = np.empty(a.size, STORAGE[kind]), a.reshape(-1), [np.arange(0)]
+    for start in range(0, a.size, BLOCK):
+        out[start : start + BLOCK], left = _settle(series, source[start : start + BLOCK], stages[0], kind)
+        places.append(left + start)
+    open_ = np.concatenate(places)
+    for stage in stages[1:]:
+        out[open_], left = _settle(series, source[open_], stage, kind)
+        open_ = open_[left]
+    for i in open_:
+        out[i] = fixedpoint.rounded(exact(float(source[i])), kind)
+    return out.reshape(a.shape)
+
+
+def _settle(series: Callable[[Array, Stage], Array], a: Array, stage: Stage, kind: str) -> tuple[Array, Array]:
+    """One stage over a block: the results, and the places of those that it leaves open."""
+    y = series(a, stage)
+    low, out = cast(y * (1 - stage[2]), kind), cast(y * (1 + stage[2]), kind)
+    places = np.flatnonzero(low != out)
+    return out, places[~np.isnan(y[places])]
+
+
+def _exp_series(a: Array, stage: Stage) -> Array:
+    """2**k (1 + r + ... + r**power/power!) in float64."""
+    power, ln2, _ = stage
+    x = np.clip(a, -200, 200).astype(np.float64)  # beyond, the result is 0 or infinite as it is here
+    shifted = x * LOG2_E
+    shifted += ROUND  # leaves k in the lowest bits
+    k = shifted - ROUND
+    for part in ln2:
+        x -= k * part
+    coefficients = EXP_SERIES[-1 - power :]
+    y = x * coefficients[0]
+    for coefficient in coefficients[1:-1]:
         y += coefficient
-    y *= _power_of_two(k)
-    return _certified(a, y, kind, fixedpoint.exp)
+        y *= x
+    y += coefficients[-1]
+    exponents = shifted.view(np.int64)
+    exponents <<= 52
+    bits = y.view(np.int64)
+    bits += exponents  # times 2**k, far from both ends of float64's range; for a NaN nothing is added
+    return y
 
 
 def _exp_wide(a: Array) -> Array:
@@ -97,26 +150,29 @@ def _parts_of_log(x: Array) -> tuple[Array, Array]:
     return (bits - (k << 52)).view(np.float64) - 1, k.astype(np.float64)
 
 
-def _log_narrow(a: Array, kind: str) -> Array:
-    """Up to 2 s**16/17, which for |s| <= 0.172 stops 2**-49 short; the roundings stay below 2**-50, both relative."""
-    usual = (a > 0) & (a < np.inf)
-    f, k = _parts_of_log(np.where(usual, a, a.dtype.type(1)).astype(np.float64))
+def _log_series(a: Array, stage: Stage) -> Array:
+    """K ln 2 + 2 s (1 + s**2/3 + ... + s**power/(power + 1)) in float64; what is not positive and finite apart."""
+    power, ln2, _ = stage
+    usual = bool(a.size) and 0 < a.min() and a.max() < np.inf
+    inside = True if usual else (a > 0) & (a < np.inf)
+    f, k = _parts_of_log((a if usual else np.where(inside, a, a.dtype.type(1))).astype(np.float64))
     s = f / (f + 2)
     square = s * s
-    y = np.full_like(s, LOG_SERIES[4])
-    for coefficient in LOG_SERIES[5:]:
-        y *= square
+    coefficients = LOG_SERIES[-1 - power // 2 :]
+    y = square * coefficients[0]
+    for coefficient in coefficients[1:-1]:
         y += coefficient
+        y *= square
+    y += coefficients[-1]
     y *= s
-    y += k * LN2_LOW
-    y += k * LN2_HIGH
-    out = _certified(a, y, kind, fixedpoint.log)
-    return out if usual.all() else np.where(usual, out, _edge_of_log(a, usual))
+    for part in ln2:
+        y += k * part
+    return y if usual else np.where(inside, y, _edge_of_log(a))
 
 
-def _edge_of_log(a: Array, usual: Array) -> Array:
-    """-infinity at zeros, NaN below, infinity and NaN as they are."""
-    return np.where(a == 0, -np.inf, np.where(a < 0, np.nan, np.where(usual, 0, a))).astype(a.dtype)
+def _edge_of_log(a: Array) -> Array:
+    """-infinity at zeros, NaN below; infinity and NaN as they are."""
+    return np.where(a == 0, -np.inf, np.where(a < 0, np.nan, a)).astype(np.float64)
 
 
 def _log_wide(a: Array) -> Array:
@@ -133,14 +189,4 @@ def _log_wide(a: Array) -> Array:
         y = y * square + coefficient
     half = 0.5 * f * f
     near = k * LN2_HIGH - ((half - (s * (half + y * square) + k * LN2_LOW)) - f)
-    return np.where(usual, near, _edge_of_log(a, usual))
-
-
-def _certified(a: Array, y: Array, kind: str, exact: Callable[[float], tuple[int, int]]) -> Array:
-    """The format's number for `y`, within NARROW relative of exact(a); `exact` decides where that is not enough."""
-    low, out = cast(y * (1 - NARROW), kind), cast(y * (1 + NARROW), kind)
-    open_ = low != out
-    if open_.any():
-        for i in np.flatnonzero(open_ & ~np.isnan(y)):
-            out[i] = fixedpoint.rounded(exact(float(a[i])), kind)
-    return out
+    return np.where(usual, near, _edge_of_log(a))

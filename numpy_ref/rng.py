@@ -251,13 +251,10 @@ def draw_permutation(generator: np.random.Generator, n: int) -> npt.NDArray[np.i
         array([1, 5, 4, 2, 3, 0])
     """
     n = whole_number("n", n, 0, _RANDPERM_LIMIT)
-    order = list(range(n))
     words = draw_words(generator, max(n - 1, 0))
-    ahead = words % np.arange(n, 1, -1, dtype=np.uint32)  # how far in front of i its partner lies
-    partners = (ahead + np.arange(words.size, dtype=np.uint32)).tolist()
-    for i, j in enumerate(partners):
-        order[i], order[j] = order[j], order[i]
-    return np.array(order, dtype=np.int64)
+    partners: npt.NDArray[np.int64] = np.arange(n)
+    partners[:-1] += (words % np.arange(n, 1, -1, dtype=np.uint32)).astype(np.int64)
+    return _after_swaps(partners)
 
 
 def draw_integers(generator: np.random.Generator, shape: int | Sequence[int], high: int) -> npt.NDArray[np.int64]:
@@ -415,6 +412,27 @@ def draw_noise(seed: int, epoch: int, indices: npt.ArrayLike, n: int) -> npt.NDA
     words = philox(counter.reshape(-1, 4), np.array([seed % 2**32, seed >> 32], np.uint32))
     numbers = (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return np.ascontiguousarray(numbers.reshape(samples.size, 4 * blocks)[:, :n])
+
+
+def _after_swaps(partners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where 0..n-1 stand after swapping places i and partners[i] >= i, for i = 0, 1, ...; without a loop over them.
+
+    Step i puts what place i holds into its partner, and what the partner holds into place i, which no later step
+    touches. So the order at i is what the step before i with the same partner put there, or else the partner itself.
+    And place i holds, when its step comes, what the last step before it with partner i put there, or else i. (Of a step
+    that is its own partner nobody asks what it held: it is the last one with that partner.)
+    """
+    steps = np.arange(partners.size)
+    held = steps.copy()
+    held[partners] = steps  # an earlier step that held the same number; of steps with one partner the last is kept
+    while not np.array_equal(earlier := held[held], held):
+        held = earlier  # at last the first step that held it, whose own number it is
+    low, high = partners.astype(np.uint16), (partners >> 16).astype(np.uint16)  # NumPy sorts 16 bits by counting
+    by_partner = np.lexsort((low, high))  # stable: steps with one partner stay in order
+    again = np.flatnonzero(np.diff(partners[by_partner]) == 0)
+    order = partners.copy()
+    order[by_partner[again + 1]] = held[by_partner[again]]
+    return order
 
 
 def _engine(generator: np.random.Generator) -> np.random.MT19937:

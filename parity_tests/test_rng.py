@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from numpy_ref import rng
 from numpy_ref.rng import (
     StreamState,
     draw_bernoulli,
@@ -158,8 +159,77 @@ def test_words_are_torchs_words(seed, drawn):
     assert ours[1::2].tolist() == torch.randint(0, 2**32, (350,), generator=twin).tolist()
 
 
-def test_permutation_of_a_large_set_equals_torch_randperm():
-    assert permutation_law(draw_permutation, started(3, "order", 5), 100_003)
+@pytest.mark.parametrize("size", [65_536, 65_537, 100_003, 1_000_000])  # also where a place takes more than 16 bits
+def test_permutation_of_a_large_set_equals_torch_randperm(size):
+    assert permutation_law(draw_permutation, started(3, "order", 5), size)
+
+
+def swaps_one_by_one(generator, n):
+    """The definition of `draw_permutation`, on Python's integers."""
+    order = list(range(n))
+    for i, word in enumerate(draw_words(generator, max(n - 1, 0)).tolist()):
+        j = i + word % (n - i)
+        order[i], order[j] = order[j], order[i]
+    return np.array(order, np.int64)
+
+
+def definition_law(draw, state, n):
+    ours, theirs = generator_from(state), generator_from(state)
+    order = draw(ours, n)
+    expected = swaps_one_by_one(theirs, n)
+    alike = order.dtype == expected.dtype and order.tolist() == expected.tolist()
+    return alike and same_state(stream_state(ours), stream_state(theirs))
+
+
+@given(seeds, names, words_drawn, sizes | st.integers(0, 3000))
+def test_permutation_equals_the_swaps_one_by_one(seed, name, drawn, size):
+    assert definition_law(draw_permutation, stream_state(started(seed, name, drawn)), size)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 623, 624, 625, 10_000, 65_535, 65_536, 65_537, 100_000])
+@pytest.mark.parametrize("drawn", [0, 1, 623, 624])
+def test_permutation_of_any_size_equals_the_swaps_one_by_one(size, drawn):
+    assert definition_law(draw_permutation, stream_state(started(size, "order", drawn)), size)
+
+
+@given(
+    st.lists(st.floats(0, 1, exclude_max=True), max_size=60).map(
+        lambda r: [i + int(u * (len(r) - i)) for i, u in enumerate(r)]
+    )
+)
+@example([4, 4, 4, 4, 4])
+@example([1, 2, 3, 4, 4])
+@example([0, 1, 2, 3, 4])
+@example([3, 3, 2, 4, 4])
+def test_the_order_after_any_swaps_is_that_of_swapping_one_by_one(partners):
+    order = list(range(len(partners)))
+    for i, j in enumerate(partners):
+        order[i], order[j] = order[j], order[i]
+    given = np.array(partners, np.int64)
+    assert rng._after_swaps(given).tolist() == order
+    assert given.tolist() == partners
+
+
+def follow_swaps(partners, *, rounds=60, direction=1):
+    """The fast path once more, in a form that can be made wrong."""
+    held = np.arange(partners.size)
+    held[partners[::direction]] = np.arange(partners.size)[::direction]
+    for _ in range(rounds):
+        held = held[held]
+    by_partner = np.argsort(partners, kind="stable")
+    order = partners.copy()
+    again = np.flatnonzero(np.diff(partners[by_partner]) == 0)
+    order[by_partner[again + 1]] = held[by_partner[again]]
+    return order
+
+
+@pytest.mark.parametrize("fault", [{"rounds": 0}, {"rounds": 1}, {"direction": -1}])
+def test_a_shortcut_through_the_swaps_is_seen(monkeypatch, fault):
+    state = init_stream(0, "order")
+    monkeypatch.setattr(rng, "_after_swaps", follow_swaps)
+    assert all(definition_law(draw_permutation, state, size) for size in SIZES)
+    monkeypatch.setattr(rng, "_after_swaps", lambda partners: follow_swaps(partners, **fault))
+    assert not all(definition_law(draw_permutation, state, size) for size in SIZES)
 
 
 DRAWS = {
@@ -464,6 +534,137 @@ def test_a_bernoulli_draw_that_keeps_p_in_float64_is_seen():
     p = drawn + 2.0**-30
     assert bernoulli_law(draw_bernoulli, started(0, "dropout", 0), p, 50)
     assert not bernoulli_law(mutant, started(0, "dropout", 0), p, 50)
+
+
+# What torch makes of a seed, and what its sampler and loader draw
+
+
+def seeded_state(seed):
+    """Where `torch.Generator().manual_seed(seed)` starts: Knuth's recurrence on the seed's low 32 bits."""
+    words = [seed % 2**32]
+    for i in range(1, 624):
+        words.append((1812433253 * (words[-1] ^ words[-1] >> 30) + i) % 2**32)
+    return StreamState(np.array(words, np.uint32), 624)
+
+
+torch_seeds = st.sampled_from([0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**40 + 7]) | seeds
+points = st.sampled_from([0, 624, 1248]) | words_drawn  # at the first three a state of torch has two encodings
+
+
+@given(torch_seeds)
+def test_a_seed_of_torch_starts_the_recurrence_of_its_low_32_bits(seed):
+    assert same_state(torch_point(torch.Generator().manual_seed(seed)), seeded_state(seed))
+    assert same_state(seeded_state(seed), seeded_state(seed % 2**32))
+
+
+@given(torch_seeds, points, sizes, highs, probabilities)
+def test_every_draw_is_torchs_from_a_seed_of_torch(seed, drawn, size, high, p):
+    generator, twin = generator_from(seeded_state(seed)), torch.Generator().manual_seed(seed)
+    assert same(draw_uniform(generator, drawn), torch.rand(drawn, generator=twin))
+    assert same(draw_uniform(generator, size), torch.rand(size, generator=twin))
+    assert same(draw_uniform(generator, size, dtype=np.float64), torch.rand(size, generator=twin, dtype=torch.float64))
+    assert same(draw_permutation(generator, size), torch.randperm(size, generator=twin))
+    assert same(draw_integers(generator, size, high), torch.randint(0, high, (size,), generator=twin))
+    bernoulli = torch.bernoulli(torch.full((size,), p, dtype=torch.float32), generator=twin)
+    assert same(draw_bernoulli(generator, p, size), bernoulli == 1)
+    assert at_one_point(generator, twin)
+
+
+def next_word_of(generator):
+    """Where torch's own bytes say that the next word lies: 0 when freshly seeded, else how many were handed out."""
+    return int(generator.get_state().numpy()[16:24].view(np.uint64)[0])
+
+
+@given(torch_seeds, points, words_drawn)
+def test_a_state_of_torch_goes_on_here(seed, drawn, size):
+    twin = torch.Generator().manual_seed(seed)
+    torch.rand(drawn, generator=twin)
+    generator = generator_from(torch_point(twin))
+    assert same(draw_uniform(generator, size), torch.rand(size, generator=twin))
+    assert at_one_point(generator, twin)
+
+
+@given(torch_seeds, points, words_drawn)
+def test_a_state_of_ours_goes_on_in_torch_and_comes_back(seed, drawn, size):
+    generator = generator_from(seeded_state(seed))
+    draw_words(generator, drawn)
+    twin = torch_twin(stream_state(generator))
+    assert at_one_point(generator, twin)
+    assert same(draw_uniform(generator, size), torch.rand(size, generator=twin))
+    back = generator_from(torch_point(twin))
+    assert draw_words(back, 700).tolist() == draw_words(generator, 700).tolist()
+
+
+def test_the_end_of_a_block_is_one_point_in_both_of_torchs_encodings():
+    fresh, spent = torch.Generator().manual_seed(5), torch_twin(seeded_state(5))
+    assert (next_word_of(fresh), next_word_of(spent)) == (0, 624)
+    assert fresh.get_state().tolist() != spent.get_state().tolist()
+    assert same_state(torch_point(fresh), torch_point(spent))
+    assert torch.rand(2000, generator=fresh).tolist() == torch.rand(2000, generator=spent).tolist()
+    drawn = torch.Generator().manual_seed(5)
+    torch.rand(624, generator=drawn)
+    assert next_word_of(drawn) == 624  # not freshly seeded any more
+    assert torch_point(drawn).pos == 624
+
+
+def epoch_of_a_loader(generator, n, *, words_first=2, permutations_after=1):
+    """The order that a stock shuffling loader takes from a generator, which it leaves where the loader leaves it.
+
+    An iterator first takes a 64-bit base seed for workers, also without any; a sampler that is run to its end takes one
+    permutation more, of which it uses nothing.
+    """
+    draw_words(generator, words_first)
+    order = draw_permutation(generator, n)
+    for _ in range(permutations_after):
+        draw_permutation(generator, n)
+    return order
+
+
+def loader_law(epoch, seed, drawn, n, batch_size, drop_last, epochs=3):
+    generator = generator_from(seeded_state(seed))
+    draw_words(generator, drawn)
+    twin = torch_twin(stream_state(generator))
+    samples = torch.utils.data.TensorDataset(torch.arange(n))
+    loader = torch.utils.data.DataLoader(samples, batch_size, shuffle=True, drop_last=drop_last, generator=twin)
+    for _ in range(epochs):
+        seen = [int(index) for (batch,) in loader for index in batch]
+        order = epoch(generator, n).tolist()
+        kept = n - n % batch_size if drop_last else n
+        if seen != order[:kept] or not at_one_point(generator, twin):
+            return False
+    return True
+
+
+@given(torch_seeds, points, st.integers(1, 150), st.integers(1, 20), st.booleans())
+@example(7, 0, 103, 10, False)
+def test_the_order_of_a_stock_shuffling_loader_is_drawn_here_too(seed, drawn, n, batch_size, drop_last):
+    assert loader_law(epoch_of_a_loader, seed, drawn, n, batch_size, drop_last)
+
+
+@given(torch_seeds, points, st.integers(1, 150), st.integers(0, 5))
+def test_an_epoch_of_a_stock_loader_left_early_draws_no_second_permutation(seed, drawn, n, batches):
+    generator = generator_from(seeded_state(seed))
+    draw_words(generator, drawn)
+    twin = torch_twin(stream_state(generator))
+    samples = torch.utils.data.TensorDataset(torch.arange(n))
+    left = iter(torch.utils.data.DataLoader(samples, 10, shuffle=True, generator=twin))
+    batches = min(batches, n // 10)
+    seen = [int(index) for _ in range(batches) for index in next(left)[0]]
+    if batches:
+        order = epoch_of_a_loader(generator, n, permutations_after=0)
+        assert seen == order[: 10 * batches].tolist()
+    else:
+        draw_words(generator, 2)  # the iterator's base seed; the sampler waits for the first batch
+    assert at_one_point(generator, twin)
+
+
+@pytest.mark.parametrize("fault", [{"words_first": 0}, {"words_first": 1}, {"permutations_after": 0}])
+def test_a_loaders_order_without_what_else_it_draws_is_seen(fault):
+    def mutant(generator, n):
+        return epoch_of_a_loader(generator, n, **fault)
+
+    assert loader_law(epoch_of_a_loader, 7, 0, 103, 10, False)
+    assert not loader_law(mutant, 7, 0, 103, 10, False)
 
 
 # Philox and the noise

@@ -1,0 +1,191 @@
+"""A fixed corpus of products, sums and functions, to which any implementation can be held on any machine.
+
+The inputs are data, `corpus.npz`, and so are the digests of the correctly rounded results, `corpus.json`: one for each
+case and one over all (`numpy_ref.equivalence.digest` says how). `cases` lists what is computed of what; `results` hands
+the inputs to an implementation, an object with `matmul`, `sum`, `dot`, `exp`, `log` and `sqrt`.
+
+    python -m parity_tests.corpus                       compute, compare with the record; status 0 when they agree
+    python -m parity_tests.corpus --json                what a process finds, native bits and the demo's run included
+    python -m parity_tests.corpus --regenerate REASON   make inputs and record anew, with the reason written beside them
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref import arithmetic, demo
+from numpy_ref.data import load_data
+from numpy_ref.equivalence import digest
+from numpy_ref.train import init_run, train_n_steps
+from parity_tests.strategies import numbers
+
+INPUTS, RECORD = Path(__file__).with_name("corpus.npz"), Path(__file__).with_name("corpus.json")
+TERMS = (1, 7, 64, 129, 1003)  # below, at and beside the widths of vector registers and of unrolled loops
+KINDS = {  # of each type: the numbers, as in `strategies.numbers`, and how many of them a row has
+    "float32": (
+        ("normal", "relu", "signs", "cancelling", "wide", "subnormal", "huge", "ties", "bits", "special"),
+        1003,
+    ),
+    "float16": (("normal", "relu", "cancelling", "wide", "bits", "special"), 129),
+    "float64": (("normal", "cancelling", "wide", "special"), 129),
+}
+FINITE = [kind for kind in KINDS["float32"][0] if kind != "special"]
+MODEST = ["normal", "relu", "signs", "cancelling", "ties"]  # no product of these leaves float32's range
+FORMATS = {"float32": ("float32", "bfloat16", "float16"), "float16": ("float16", "float32"), "float64": ("float64",)}
+
+Inputs = dict[str, np.ndarray]
+
+
+class Case(NamedTuple):
+    """One operation on inputs, its result in one format."""
+
+    name: str
+    operation: str
+    arrays: tuple[np.ndarray, ...]
+    kind: str
+    axis: int | None = None  # of a sum
+
+
+def inputs() -> Inputs:
+    """The committed arrays by name, `float32/normal/a` of shape (4, 1003) and `float32/normal/b` of shape (1003, 3)."""
+    with np.load(INPUTS) as file:
+        return {name: file[name] for name in file.files}
+
+
+def make_inputs(seed: int = 0) -> Inputs:
+    """Arrays such as the committed ones, which were drawn so once."""
+    rng, made = np.random.default_rng(seed), {}
+    for dtype, (kinds, terms) in KINDS.items():
+        for kind in kinds:
+            a, b = numbers(rng, kind, (4, terms), dtype), numbers(rng, kind, (terms, 3), dtype)
+            if kind == "cancelling":  # each term and its negative, but for the last bit of a few
+                a[:, 1::2], b[1::2] = a[:, :-1:2], -b[:-1:2]
+                b[1::32] = np.nextafter(b[1::32], b.dtype.type(9))
+            made |= {f"{dtype}/{kind}/a": a, f"{dtype}/{kind}/b": b}
+    return made
+
+
+def cases(arrays: Inputs) -> Iterator[Case]:
+    """Every case of the corpus."""
+    for dtype, (kinds, longest) in KINDS.items():
+        for out in FORMATS[dtype]:
+            for kind in kinds:
+                a, b = arrays[f"{dtype}/{kind}/a"], arrays[f"{dtype}/{kind}/b"]
+                where = f"{dtype}/{kind}/{out}"
+                for terms in (n for n in TERMS if n <= longest):
+                    yield Case(f"matmul/{where}/{terms}", "matmul", (a[:, :terms], b[:terms]), out)
+                    yield Case(f"sum/{where}/{terms}", "sum", (a[:, :terms],), out, 1)
+                yield Case(f"sum/{where}/columns", "sum", (a,), out, 0)
+                yield Case(f"sum/{where}/all", "sum", (a,), out)
+                yield Case(f"dot/{where}", "dot", (a[0], b[:, 0]), out)
+                for name in ("exp", "log"):
+                    yield Case(f"{name}/{where}", name, (a,), out)
+                if out == dtype:
+                    yield Case(f"sqrt/{where}", "sqrt", (a,), out)
+    # Large enough for a BLAS to use threads:
+    rows = np.concatenate([arrays[f"float32/{kind}/a"] for kind in FINITE])
+    rows = np.concatenate([rows, *(arrays[f"float32/{kind}/b"].T for kind in FINITE)])
+    yield Case("matmul/float32/together", "matmul", (rows, np.ascontiguousarray(rows[::-1].T)), "float32")
+    yield Case("sum/float32/together", "sum", (rows,), "float32")
+    a, b = (np.concatenate([arrays[f"float32/{kind}/{x}"].ravel()[:3009] for kind in MODEST]) for x in "ab")
+    yield Case("dot/float32/together", "dot", (a, b), "float32")
+    yield Case("dot/float64/together", "dot", (a.astype(np.float64), b.astype(np.float64)), "float64")
+
+
+def results(implementation: Any, arrays: Inputs) -> dict[str, np.ndarray]:
+    """The result of each case in an implementation, whose functions take `kind` as those of `arithmetic` do."""
+    found = {}
+    for name, operation, given, kind, axis in cases(arrays):
+        function = getattr(implementation, operation)
+        if operation == "sqrt":
+            found[name] = function(*given)
+        elif operation == "sum":
+            found[name] = function(*given, axis, kind=kind)
+        else:
+            found[name] = function(*given, kind=kind)
+    return found
+
+
+class Native:
+    """NumPy's own operations in the type of their inputs, brought to the format asked for."""
+
+    @staticmethod
+    def matmul(a: np.ndarray, b: np.ndarray, *, kind: str) -> np.ndarray:
+        return arithmetic.round_to(a @ b, kind)
+
+    @staticmethod
+    def sum(a: np.ndarray, axis: int | None, *, kind: str) -> np.ndarray:
+        return arithmetic.round_to(np.asarray(a.sum(axis)), kind)
+
+    @staticmethod
+    def dot(a: np.ndarray, b: np.ndarray, *, kind: str) -> np.ndarray:
+        return arithmetic.round_to(np.asarray(a @ b), kind)
+
+    @staticmethod
+    def exp(a: np.ndarray, *, kind: str) -> np.ndarray:
+        return arithmetic.round_to(np.exp(a), kind)
+
+    @staticmethod
+    def log(a: np.ndarray, *, kind: str) -> np.ndarray:
+        return arithmetic.round_to(np.log(a), kind)
+
+    sqrt = staticmethod(np.sqrt)
+
+
+def case_digests(found: dict[str, np.ndarray]) -> dict[str, str]:
+    """The first quarter of the digest of each result: enough to say which one differs."""
+    return {name: digest({name: array})[:16] for name, array in found.items()}
+
+
+def record() -> dict[str, Any]:
+    """What is committed: the reason it was last made anew, the digests of the inputs, of all results, and of each."""
+    return dict(json.loads(RECORD.read_text()))
+
+
+def computed() -> dict[str, Any]:
+    """The digests of this process, as `record` has them."""
+    arrays = inputs()
+    found = results(arithmetic, arrays)
+    return {"inputs": digest(arrays), "results": digest(found), "cases": case_digests(found)}
+
+
+def report() -> dict[str, Any]:
+    """What this process computes: the corpus, the same in native arithmetic, and the demo's run."""
+    data = load_data("digits")
+    with np.errstate(all="ignore"):
+        native = case_digests(results(Native, inputs()))
+    run = train_n_steps(init_run(demo.CONFIG, data), data, demo.STEPS)
+    return computed() | {"native": native, "demo": digest(run.state)}
+
+
+def regenerate(reason: str) -> None:
+    """Draw inputs and record the digests of the correctly rounded results."""
+    np.savez_compressed(INPUTS, allow_pickle=False, **make_inputs())
+    RECORD.write_text(json.dumps({"reason": reason} | computed(), indent=1) + "\n")
+
+
+def main(words: list[str]) -> int:
+    if words == ["--json"]:
+        sys.stdout.write(json.dumps(report()) + "\n")
+        return 0
+    if len(words) == 2 and words[0] == "--regenerate" and words[1].strip():
+        regenerate(words[1])
+    elif words:
+        sys.stderr.write("usage: python -m parity_tests.corpus [--json | --regenerate REASON]\n")
+        return 2
+    found, expected = computed(), record()
+    wrong = [name for name, value in expected["cases"].items() if found["cases"].get(name) != value]
+    holds = all(found[part] == expected[part] for part in ("inputs", "results", "cases"))
+    sys.stdout.write(
+        f"{len(found['cases'])} cases, digest {found['results']}: {'as recorded' if holds else 'DIFFERS'}\n"
+    )
+    sys.stdout.writelines(f"  {name} differs\n" for name in wrong)
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

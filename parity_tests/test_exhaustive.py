@@ -1,0 +1,235 @@
+"""The exhaustive check can fail, goes on where it was, and was run on the files as they are."""
+
+import json
+import sys
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+
+from numpy_ref import arithmetic, rounding
+from parity_tests import exhaustive
+from parity_tests.exhaustive import BOUNDS, CHUNK, EXP_ENDS, TASKS, check, exp_in_two, log_in_two, midpoints
+from parity_tests.oracles import FORMATS
+
+FEW = 1 << 14
+
+
+def bits_of(x: float) -> int:
+    return int(np.float32(x).view(np.uint32))
+
+
+def share_of_bound(name: str, x: np.ndarray) -> float:
+    """The largest error of the two-part evaluation beside mpmath, relative to the result and the stated bound."""
+    high, low = {"exp": exp_in_two, "log": log_in_two}[name](x.astype(np.float64))
+    with mpmath.workprec(240):
+        exact = [getattr(mpmath, name)(mpmath.mpf(value)) for value in x.tolist()]
+        errors = [abs((mpmath.mpf(a) + b - y) / y) for a, b, y in zip(high.tolist(), low.tolist(), exact, strict=True)]
+        return float(max(errors)) / BOUNDS[name]
+
+
+def test_exp_in_two_parts_is_within_its_bound():
+    rng = np.random.default_rng(20)
+    sizes = 2.0 ** rng.uniform(-26, 6.4, 8000) * rng.choice([-1.0, 1.0], 8000)
+    ties = (np.arange(-200, 200) + 0.5) / exhaustive.EXP_STEPS  # as far from the table's entries as can be
+    ends = np.nextafter(np.float32(EXP_ENDS), np.float32(0))
+    x = np.concatenate([sizes, rng.uniform(*EXP_ENDS, 8000), ties, ends, [2.0**-26, -(2.0**-26), 1.0, 88.72284]])
+    assert share_of_bound("exp", x.astype(np.float32)) < 1
+
+
+def test_log_in_two_parts_is_within_its_bound():
+    rng = np.random.default_rng(21)
+    anything = rng.integers(1, bits_of(np.inf), 8000, dtype=np.uint32).view(np.float32)
+    beside_1 = np.concatenate([1 - np.arange(1, 300) * 2.0**-24, 1 + np.arange(1, 300) * 2.0**-23])
+    ties = (np.arange(12288, 24576, 23) + 0.5) / exhaustive.LOG_STEPS
+    extremes = [2.0**-149, 2.0**-126, 0.75, 1.5, np.nextafter(np.float32(1.5), np.float32(2)), np.finfo(np.float32).max]
+    x = np.concatenate([anything, rng.uniform(0.9, 1.1, 8000), beside_1, ties, extremes]).astype(np.float32)
+    assert share_of_bound("log", x[x != 1]) < 1
+
+
+def numbers_in_order(kind: str) -> list[np.ndarray]:
+    """Runs of neighbouring numbers >= 0 of a format: all of the 16-bit ones, in float32 those about each power of 2."""
+    if kind == "float16":
+        return [np.arange(0x7C01, dtype=np.uint16).view(np.float16)]
+    if kind == "bfloat16":
+        return [(np.arange(0x7F81, dtype=np.uint32) << 16).view(np.float32)]
+    about = [np.arange(max(e * 2**23 - 40, 0), min(e * 2**23 + 40, 0x7F800001), dtype=np.uint32) for e in range(256)]
+    return [bits.view(np.float32) for bits in about]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_midpoints_lie_halfway_to_both_neighbours(kind):
+    _, smallest, end = FORMATS[kind]
+    for numbers in numbers_in_order(kind):
+        value = np.where(np.isinf(numbers), 2.0**end, numbers.astype(np.float64))
+        below, above = midpoints(numbers, kind)
+        halfway = (value[1:] + value[:-1]) / 2
+        np.testing.assert_array_equal(below[1:], halfway)
+        np.testing.assert_array_equal(above[:-1], halfway)
+        if numbers[0] == 0:
+            assert below[0] == -(2.0 ** (smallest - 1))
+    assert np.isinf(numbers[-1])
+    assert np.isinf(above[-1])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_range_of_every_task_passes(name):
+    for x in (0.0, -0.0, 2.0**-127, 2.0**-24, 1.0, 64.0, 65519.0, 3.3895e38, np.inf, -1.0, -103.9, -np.inf):
+        first = max(bits_of(x) - FEW // 2, 0)
+        outcome = check(name, first, FEW)
+        assert (outcome.inputs, outcome.undecided, outcome.wrong, outcome.examples) == (FEW, 0, 0, [])
+
+
+def test_the_last_bit_pattern_is_judged():
+    assert [check(name, 2**32 - 3, 3).wrong for name in TASKS] == [0] * len(TASKS)
+
+
+def change(monkeypatch: pytest.MonkeyPatch, name: str, x: float, mutant) -> None:
+    """Let a task's function return mutant(right result) for one input."""
+    module, attribute = (rounding, "round_to") if name in FORMATS else (arithmetic, name)
+    real = getattr(module, attribute)
+
+    def changed(a, *kind):
+        out, place = real(a, *kind), a.view(np.uint32) == bits_of(x)
+        out[place] = mutant(out[place])
+        return out
+
+    monkeypatch.setattr(module, attribute, changed)
+
+
+def up(y: np.ndarray) -> np.ndarray:
+    return np.nextafter(y, y.dtype.type(np.inf))
+
+
+def down(y: np.ndarray) -> np.ndarray:
+    return np.nextafter(y, y.dtype.type(-np.inf))
+
+
+def up_bfloat16(y: np.ndarray) -> np.ndarray:
+    return (y.view(np.uint32) + 0x10000).view(np.float32)
+
+
+FAULTS = [
+    *[("exp", x, fault) for x in (-103.5, -87.4, -0.3, 2.0**-26, 0.0, 1.0, 88.5) for fault in (up, down)],
+    *[("log", x, fault) for x in (2.0**-149, 0.3, 1 - 2.0**-24, 1.0, 1 + 2.0**-23, 3e38) for fault in (up, down)],
+    *[("sqrt", x, fault) for x in (2.0**-149, 0.3, 4.0, 3e38) for fault in (up, down)],
+    *[("float16", x, fault) for x in (2.0**-25, 1e-5, 0.1, 1 + 2.0**-11, -65519.0) for fault in (up, down)],
+    *[("bfloat16", x, up_bfloat16) for x in (2.0**-134, 0.1, 1 + 2.0**-8, -3.38e38)],
+    ("bfloat16", 0.1, up),  # no bfloat16 number, though nearer
+    ("float16", 65520.0, down),
+    ("exp", 100.0, down),
+    ("exp", 88.723, down),
+    *[(name, x, np.negative) for name in ("sqrt", "float16", "bfloat16") for x in (0.0, -0.0, 1.0, np.inf)],
+    *[("exp", -x, np.negative) for x in (0.3, 103.98, 200.0)],
+    *[(name, 1.0, lambda y: y * np.nan) for name in TASKS],
+    *[(name, np.nan, lambda y: np.ones_like(y)) for name in TASKS],
+    *[(name, -1.0, lambda y: np.ones_like(y)) for name in ("log", "sqrt")],
+    ("log", 0.0, np.negative),
+    ("log", np.inf, down),
+]
+
+
+@pytest.mark.parametrize(("name", "x", "fault"), FAULTS)
+def test_one_wrong_result_is_found_and_named(monkeypatch, name, x, fault):
+    first = max(bits_of(x) - 5, 0)
+    with np.errstate(all="ignore"):
+        right = exhaustive.compute(name, np.array([x], np.float32))[0]
+        change(monkeypatch, name, x, fault)
+        wrong = exhaustive.compute(name, np.array([x], np.float32))[0]
+    outcome = check(name, first, 11)
+    assert (outcome.wrong, outcome.undecided) == (1, 0)
+    shown = [exhaustive.shown(value) for value in (np.float32(x), right, wrong)]
+    assert outcome.examples == ["{} of {}: expected {}, found {}".format(name, *shown)]
+
+
+@pytest.mark.parametrize("name", ["exp", "log"])
+def test_mpmath_decides_what_the_bound_leaves_open(monkeypatch, name):
+    monkeypatch.setitem(BOUNDS, name, 2.0**-30)
+    outcome = check(name, bits_of(0.3), 2000)
+    assert outcome.undecided > 5
+    assert outcome.wrong == 0
+    change(monkeypatch, name, 0.3, up)
+    monkeypatch.setitem(BOUNDS, name, 1.0)
+    assert (check(name, bits_of(0.3), 20).undecided, check(name, bits_of(0.3), 20).wrong) == (20, 1)
+
+
+def test_many_wrong_results_are_counted_and_a_few_shown(monkeypatch):
+    monkeypatch.setattr(arithmetic, "exp", lambda x: np.full_like(x, 2))
+    outcome = check("exp", bits_of(0.1), 100)
+    assert (outcome.wrong, len(outcome.examples)) == (100, exhaustive.EXAMPLES)
+
+
+def test_the_command_names_a_wrong_result_and_fails(monkeypatch, capsys, tmp_path):
+    change(monkeypatch, "sqrt", 4.0, up)
+    words = ["sqrt", "--jobs", "1", "--state", str(tmp_path / "state"), "--record", str(tmp_path / "record")]
+    chunk = bits_of(4.0) // CHUNK
+    assert exhaustive.main(words, chunks=[chunk]) == 1
+    out = capsys.readouterr().out
+    assert "sqrt of 4.0 (0x40800000): expected 2.0 (0x40000000), found 2.0000002 (0x40000001)" in out
+    assert not (tmp_path / "record").exists()
+    monkeypatch.undo()
+    assert exhaustive.main(words, chunks=[chunk]) == 0  # a chunk with a wrong result is not finished
+    assert f"sqrt: {CHUNK} inputs, 0 undecided, 0 wrong" in capsys.readouterr().out
+
+
+def test_a_resumed_run_skips_finished_chunks_and_gives_the_same_totals(monkeypatch, capsys, tmp_path):
+    state, records = tmp_path / "state", [tmp_path / name for name in ("whole", "resumed", "again")]
+    words = ["sqrt", "bfloat16", "--jobs", "1", "--state", str(state), "--record"]
+    assert exhaustive.main([*words, str(records[0])], chunks=range(3)) == 0
+    state.write_text(state.read_text()[:-30])  # interrupted in the last line
+    worked, real = [], exhaustive.check
+    monkeypatch.setattr(exhaustive, "check", lambda *job: worked.append(job) or real(*job))
+    assert exhaustive.main([*words, str(records[1])], chunks=range(4)) == 0
+    assert len(worked) == 3  # the one cut short, and the fourth of both tasks
+    assert exhaustive.main([*words, str(records[2])], chunks=range(4)) == 0
+    assert len(worked) == 3
+    whole, resumed, again = [json.loads(path.read_text()) for path in records]
+    assert [record["resumed_chunks"] for record in (whole, resumed, again)] == [0, 5, 8]
+    assert again["tasks"] == resumed["tasks"]
+    for task in ("sqrt", "bfloat16"):
+        assert whole["tasks"][task]["inputs"] == 3 * CHUNK
+        assert resumed["tasks"][task]["inputs"] == 4 * CHUNK
+        assert resumed["tasks"][task]["wrong"] == 0
+    monkeypatch.setattr(exhaustive, "SOURCES", [Path(__file__)])  # other sources: nothing of this counts
+    assert exhaustive.main(words[:-1], chunks=range(1)) == 0
+    assert len(worked) == 5
+
+
+def test_two_processes_give_what_one_gives(capsys, tmp_path):
+    words = ["sqrt", "--jobs", "2", "--state", str(tmp_path / "state"), "--record", str(tmp_path / "record")]
+    assert exhaustive.main(words, chunks=range(2)) == 0
+    assert json.loads((tmp_path / "record").read_text())["tasks"]["sqrt"]["inputs"] == 2 * CHUNK
+
+
+@pytest.mark.parametrize("words", [["tanh"], ["--jobs", "0"]])
+def test_unknown_tasks_and_no_processes_are_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        exhaustive.main(words)
+    assert f"found {words[-1]!r}".replace("'0'", "0") in capsys.readouterr().err
+
+
+def test_the_digest_covers_every_module_whose_code_is_judged():
+    package, seen, found = arithmetic.__package__ + ".", set(), [arithmetic.__name__, rounding.__name__]
+    while found:
+        name = found.pop()
+        seen.add(name)
+        owners = {
+            getattr(value, "__module__", getattr(value, "__name__", "")) for value in vars(sys.modules[name]).values()
+        }
+        found += [owner for owner in owners if str(owner).startswith(package) and owner not in seen]
+    assert {Path(sys.modules[name].__file__) for name in seen} == set(exhaustive.SOURCES)
+
+
+def test_the_recorded_run_found_nothing_wrong_and_is_of_these_sources():
+    command = "python -m parity_tests.exhaustive --record parity_tests/exhaustive.json"
+    path = exhaustive.HERE / "exhaustive.json"
+    assert path.exists(), f"{path}: expected the record of a full run, found no file; run {command}"
+    record = json.loads(path.read_text())
+    assert list(record["tasks"]) == list(TASKS)
+    for name, totals in record["tasks"].items():
+        assert (totals["inputs"], totals["wrong"]) == (2**32, 0), f"{path}: {name}: found {totals}; run {command}"
+    found, present = record["source_sha256"], exhaustive.digest(exhaustive.SOURCES)
+    assert found == present, (
+        f"{path}: source_sha256: expected {present}, of the present files, found {found}: run {command}"
+    )
