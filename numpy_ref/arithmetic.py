@@ -39,6 +39,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from numpy_ref import elementary, fixedpoint
 from numpy_ref.fixedpoint import cos_pi, power
 from numpy_ref.rounding import (
+    PLAIN,
     STORAGE,
     bits_to_count,
     blocks,
@@ -121,7 +122,7 @@ def matmul(a: Array, b: Array, *, kind: str | None = None) -> Array:
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(np.count_nonzero(open_))
     if count > 64:
-        count -= _close_empty(out, open_, product, wide_a, wide_b)
+        count -= _close_empty(out, open_, wide_a, wide_b)
     if _many(count, out.size, terms):
         return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
     if count:
@@ -162,14 +163,12 @@ def _matmul_by_slices(wide_a: Array, wide_b: Array, product: Array, norm_b: Arra
     return out
 
 
-def _close_empty(out: Array, open_: Array, product: Array, wide_a: Array, wide_b: Array) -> int:
+def _close_empty(out: Array, open_: Array, wide_a: Array, wide_b: Array) -> int:
     """Close the open places whose products are all zero, frequent behind ReLU, which no bound can; their number."""
-    places = np.flatnonzero(open_ & (product == 0))
-    i, j = np.divmod(places, out.shape[1])
-    filled_a, filled_b = np.packbits(wide_a != 0, axis=1), np.packbits(wide_b.T != 0, axis=1)
-    empty = ~(filled_a[i] & filled_b[j]).any(axis=1)
-    out[i[empty], j[empty]] = 0
-    open_[i[empty], j[empty]] = False
+    overlap = (wide_a != 0).astype(np.float32) @ (wide_b != 0).astype(np.float32)  # above 0 where any product is not
+    empty = open_ & (overlap == 0)
+    out[empty] = 0
+    open_[empty] = False
     return int(np.count_nonzero(empty))
 
 
@@ -360,7 +359,6 @@ def check_subnormals() -> None:
             )
 
 
-PLAIN = (np.ndarray, np.memmap)  # other subclasses, such as masked arrays, mean more than their numbers
 NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 
 
@@ -375,14 +373,17 @@ def _checked_kind(name: str, kind: str | None, *arrays: Array) -> str:
             "numpy.asarray(x, numpy.float32), or use arithmetic.NATIVE"
         )
     kind = given if kind is None else kind
-    if kind not in STORAGE or (kind == "float64") != (given == "float64"):
+    if not isinstance(kind, str) or kind not in STORAGE or (kind == "float64") != (given == "float64"):
         offered = "float64" if given == "float64" else "float16, bfloat16 or float32"
         raise TypeError(f"arithmetic.{name}: kind: expected {offered} for {given} inputs, found {kind!r}")
     return kind
 
 
 class _Scratch(threading.local):
-    """Float64 buffers that the calls of one thread share: fresh pages for each would cost more than the arithmetic."""
+    """Float64 buffers that the calls of one thread share: fresh pages for each would cost more than the arithmetic.
+
+    They grow to the largest matrices multiplied and stay until the thread ends.
+    """
 
     def __init__(self) -> None:
         self.buffers: dict[str, Array] = {}
@@ -426,7 +427,7 @@ def _sums_and_sizes(rows: Array) -> tuple[Array, Array]:
     The sizes are added in float32, whose error for LONG terms is below the part in a hundred that `_certain` allows.
     """
     count, terms = rows.shape
-    if terms <= LONG:
+    if terms <= LONG or count == 0:
         sizes = np.add.reduce(np.abs(rows), axis=1, dtype=np.float32)
         return np.add.reduce(rows, axis=1, dtype=np.float64), sizes.astype(np.float64)
     whole = terms - terms % LONG

@@ -33,8 +33,9 @@ LOG2_E = fixedpoint.ONE / fixedpoint.LN2
 ROUND = 1.5 * 2**52  # adding it rounds to whole numbers
 ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
 # Each stage: the last power taken, what ln 2 is taken for, and a bound on the relative error. For |r| <= 0.3466 the
-# series of exp stops r**9/9! < 2**-32 and r**14/14! < 2**-57 short; for |s| <= 0.1716 that of log, relative to 2 s,
-# s**12/13 < 2**-34 and s**26/27 < 2**-70. The roundings stay below 2**-50, and k times that of ln 2 below 2**-45.
+# series of exp stops about r**9/9! < 2**-32.2 and r**14/14! < 2**-57 short, and e**r is at least 0.707: below 2**-31.6
+# relative; for |s| <= 0.1716 that of log stops, relative to 2 s, s**12/13 < 2**-34 and s**26/27 < 2**-70 short. The
+# roundings stay below 2**-50, and k times that of ln 2 below 2**-45.
 LN2 = fixedpoint.LN2 / fixedpoint.ONE
 EXP_STAGES: tuple[Stage, ...] = ((8, (LN2,), 2.0**-31), (13, (LN2_HIGH, LN2_LOW), 2.0**-48))
 LOG_STAGES: tuple[Stage, ...] = ((10, (LN2,), 2.0**-32), (24, (LN2_LOW, LN2_HIGH), 2.0**-48))

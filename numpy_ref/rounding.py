@@ -12,6 +12,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 1 << 13  # numbers worked on at once: what the passes over them share stays in the cache
 
+PLAIN = (np.ndarray, np.memmap)  # other subclasses, such as masked arrays, mean more than their numbers
+
 STORAGE: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": np.float32,
@@ -41,10 +43,18 @@ def round_to(x: Array, kind: str) -> Array:
     Returns:
         An array of the format's storage type; bfloat16 in float32.
 
+    Raises:
+        TypeError: `x` is no such array, or `kind` no such format.
+
     Example:
         >>> round_to(np.array([1 + 2**-8, 1 + 2**-8 + 2**-40, 3.4e38]), "bfloat16")
         array([1.       , 1.0078125,       inf], dtype=float32)
     """
+    if type(x) not in PLAIN or x.dtype not in (np.float32, np.float64) or not x.dtype.isnative:
+        found = x.dtype if isinstance(x, np.ndarray) and type(x) in PLAIN else type(x).__name__
+        raise TypeError(f"round_to: expected a float32 or float64 array, found {found}; convert it first")
+    if not isinstance(kind, str) or kind not in STORAGE:
+        raise TypeError(f"round_to: kind: expected one of {', '.join(STORAGE)}, found {kind!r}")
     with np.errstate(over="ignore", under="ignore"):
         return cast(x, kind)
 

@@ -1,5 +1,6 @@
 """Every operation returns the exact value on its inputs rounded once, judged by bytes against rationals and mpmath."""
 
+import tracemalloc
 from fractions import Fraction
 
 import mpmath
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from numpy_ref import arithmetic, fixedpoint
+from numpy_ref import arithmetic, fixedpoint, rounding
 from parity_tests.oracles import STORED_IN, exact_function, exact_matmul, exact_sum, nearest, same_bytes
 from parity_tests.strategies import KINDS, factors, numbers, vectors
 
@@ -386,3 +387,103 @@ def test_flushed_subnormals_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(np, "full", lambda n, value: np.zeros(n, type(value)))  # what such a processor would compute
     with pytest.raises(FloatingPointError, match="flushes them to zero"):
         arithmetic.check_subnormals()
+
+
+def test_a_sum_of_no_rows_is_empty_however_long_they_are() -> None:
+    for shape, axis in (((0, 5000), 1), ((0, 8192), 1), ((5000, 0), 0), ((0, 3), 1)):
+        assert arithmetic.sum(np.zeros(shape, F), axis).shape == (0,)
+
+
+def test_products_that_are_all_zero_cost_no_more_than_a_product() -> None:
+    n, k = 500, 2048
+    a, b = np.zeros((n, k), F), np.zeros((k, n), F)
+    a[np.arange(n), np.arange(n)] = 1.5
+    b[np.arange(n) + n, np.arange(n)] = 1.5
+    b[0, 0] = 2.0
+    arithmetic.matmul(a, b)  # the shared buffers grow first
+    tracemalloc.start()
+    c = arithmetic.matmul(a, b)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.count_nonzero(c) == 1
+    assert c[0, 0] == 3
+    assert peak < 4 * (a.nbytes + b.nbytes + c.nbytes)
+
+
+def test_many_small_terms_beside_a_tie_are_not_lost() -> None:
+    """float64 adds these in its own order and drops them: only a bound that counts the terms leaves the place open."""
+    x = np.zeros((1, 128), F)
+    x[0, ::8] = [1, 2.0**-24, -12 * 2.0**-53, *[2.0**-53] * 13]
+    want = exact_sum([(v, 1.0) for v in x[0].tolist()])
+    assert same_bytes(arithmetic.sum(x, 1)[0], want)
+    assert same_bytes(arithmetic.matmul(x, np.ones((128, 1), F))[0, 0], want)
+    assert want > 1
+
+
+def test_what_cancels_between_leading_slices_is_zero() -> None:
+    rng = np.random.default_rng(0)
+    for k in (128, 256):
+        a = (0.7 + 0.3 * rng.random((24, k))).astype(F)
+        b = (0.7 + 0.3 * rng.random((k, 24))).astype(F)
+        a[:, k // 2 :], b[k // 2 :] = a[:, : k // 2], -b[: k // 2]
+        assert not arithmetic.matmul(a, b).any()
+
+
+def definition(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.array(fixedpoint.matmul(a.tolist(), b.T.tolist(), "float32")).astype(F)
+
+
+def test_rests_of_slices_count_in_the_bound() -> None:
+    """1 - 1 and pairs of small numbers cancel, and what remains lies far below the last bits of their sum."""
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        a = np.empty((30, 64), F)
+        a[:, :2] = 1
+        a[:, 2:32] = np.ldexp(1 + rng.random((30, 30)), rng.integers(-40, -24, (30, 30)).astype(np.int32))
+        a[:, 32:62] = -a[:, 2:32]
+        a[:, 62:] = np.ldexp(1 + rng.random((30, 2)), -75)
+        signs = rng.choice(np.array([-1, 1], F), (64, 30))
+        signs[1] = -signs[0]
+        signs[32:62] = signs[2:32]
+        order = rng.permutation(64)  # or the kernel would cancel the pairs before it meets the last numbers
+        a, signs = a[:, order], signs[order]
+        assert same_bytes(arithmetic.matmul(a, signs), definition(a, signs))
+
+
+def test_a_single_product_on_a_tie_is_not_taken_for_none() -> None:
+    n = 100
+    a, b = np.eye(n, dtype=F) * F(1 + 2.0**-12), np.eye(n, dtype=F) * F(1 + 3 * 2.0**-12)
+    assert same_bytes(arithmetic.matmul(a, b), definition(a, b))
+    assert same_bytes(np.diagonal(arithmetic.matmul(a, b)), np.full(n, exact_sum([(float(a[0, 0]), float(b[0, 0]))])))
+
+
+def test_slices_of_rows_add_up_without_error() -> None:
+    rng = np.random.default_rng(4)
+    for terms in (64, 512, 4096):
+        half = 0.5 + rng.random((40, terms // 2)) / 2  # full width: 53 bits
+        x = np.concatenate([half, -half], axis=1)
+        x[:, 0] += 2.0**-50
+        want = [nearest(sum((Fraction(v) for v in row), Fraction(0))) for row in x.tolist()]
+        assert same_bytes(rounding.round_sums(x, "float32"), np.array(want))
+
+
+def test_the_first_stages_of_exp_and_log_are_bounded_where_their_series_are_worst() -> None:
+    """Just inside the ends of the reduced range the series stop furthest from the exact value."""
+    rng = np.random.default_rng(2)
+    odd = rng.choice(np.arange(-99, 100, 2), 40_000)
+    x = (odd * (np.log(2) / 2) * (1 - rng.random(odd.size) * 2e-3)).astype(F)
+    z = (0.7072 + rng.random(40_000) * 0.0128).astype(F) * F(2) ** rng.integers(-20, 20, 40_000).astype(F)
+    for name, values in (("exp", x), ("log", z)):
+        wide = getattr(arithmetic, name)(values.astype(np.float64))  # within a unit of float64: right but at near ties
+        near = np.abs(wide - wide.astype(F)) - np.spacing(wide.astype(F)) / 2
+        clear = np.abs(near) > np.abs(wide) * 2.0**-50
+        assert same_bytes(getattr(arithmetic, name)(values)[clear], wide.astype(F)[clear])
+
+
+@pytest.mark.parametrize("bad", [np.ones(2, int), np.ones(2, complex), np.ones(2, object), np.ma.ones(2), [1.0], None])
+def test_round_to_refuses_what_it_cannot_round(bad: object) -> None:
+    with pytest.raises(TypeError, match="round_to: expected a float32 or float64 array, found"):
+        arithmetic.round_to(bad, "float16")  # type: ignore[arg-type]
+    for kind in ("foo", ["float16"], None):
+        with pytest.raises(TypeError, match="round_to: kind: expected one of float16, bfloat16"):
+            arithmetic.round_to(np.ones(2), kind)  # type: ignore[arg-type]
