@@ -5,6 +5,9 @@ beside the configuration, the run's id, the data's fingerprint and the environme
 everything is read and verified before a run is made of it.
 """
 
+import math
+import re
+import reprlib
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -31,6 +34,8 @@ Path = str | PathLike[str]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FULL, WEIGHTS = "full", "weights"
+UNUSABLE = "The file is of no use: take another checkpoint."
+UNSAVED = "Nothing was written: mend the state, save again."
 HEX = "float "  # marks a float among the scalars: "float 0x1.8p+1"
 FIELDS = {
     "kind": str,
@@ -134,6 +139,10 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
             f"found {state.data.consumed} and {_ends(checkpoint.config, state.model)}.\n"
             "    The file contradicts itself: use another checkpoint."
         )
+    window = checkpoint.config.batch_size * checkpoint.config.accumulation
+    steps = state.data.epoch * -(-samples // window) + state.data.consumed // window
+    if state.step != steps:
+        raise CorruptCheckpoint(f"{path}: {_misplaced(checkpoint.config, state)} among {samples}.\n    {UNUSABLE}")
     train.check_run(checkpoint.config, data)
     return Run(checkpoint.config, state, checkpoint.run_id, checkpoint.fingerprint)
 
@@ -170,12 +179,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: as for `resume_from_full_checkpoint`, as far as the file alone can tell.
     """
     arrays, manifest = read_container(path)
-    config = _checked_manifest(path, manifest)
+    config = _checked_manifest(path, manifest, UNUSABLE)
     kind, step = manifest["kind"], manifest["step"]
     scalars = {name: _decode_scalar(path, name, value) for name, value in manifest["scalars"].items()}
-    model, state = _verified(
-        path, kind, config, step, arrays | scalars, "The file is of no use: take another checkpoint."
-    )
+    model, state = _verified(path, kind, config, step, arrays | scalars, UNUSABLE)
     run_id, fingerprint, written_in = (manifest[name] for name in ("run_id", "fingerprint", "environment"))
     return Checkpoint(kind, run_id, step, config, fingerprint, written_in, model, state)
 
@@ -186,13 +193,13 @@ def _save(path: Path, run: Run, kind: str, leaves: dict[str, Any]) -> None:
         "run_id": run.run_id,
         "step": run.state.step,
         "config": encode_config(run.config),
-        "scalars": {name: _encode_scalar(name, x) for name, x in leaves.items() if not isinstance(x, np.ndarray)},
+        "scalars": {n: _encode_scalar(path, n, x) for n, x in leaves.items() if not isinstance(x, np.ndarray)},
         "fingerprint": run.fingerprint,
         "environment": environment(),
     }
     try:  # what would be refused when it is loaded is refused now
-        _checked_manifest(path, manifest)
-        _verified(path, kind, run.config, run.state.step, leaves, "Nothing was written: mend the state, save again.")
+        _checked_manifest(path, manifest, UNSAVED)
+        _verified(path, kind, run.config, run.state.step, leaves, UNSAVED)
     except CheckpointError as error:
         raise ValueError(str(error)) from error
     with replace_file(path) as file:
@@ -210,17 +217,18 @@ def _verified(
         return {name: model[name] for name in template.model}, None
     _check_structure(path, flatten(template), leaves, advice)
     state = unflatten(template, leaves)
-    _check_values(path, state, step, advice)
+    _check_values(path, config, state, step, advice)
     return state.model, state
 
 
-def _encode_scalar(name: str, leaf: Any) -> Any:
+def _encode_scalar(path: Path, name: str, leaf: Any) -> Any:
     """A plain value for JSON; floats in hexadecimal, which is exact and knows infinity."""
     if type(leaf) is float:
         return HEX + leaf.hex()
     if type(leaf) in (int, str):
         return leaf
-    raise ValueError(f"{name}: expected an array, int, float or str, found {leaf!r}; convert it before saving")
+    found = reprlib.repr(leaf)
+    raise ValueError(f"{path}: {name}: expected an array, int, float or str, found {found}.\n    {UNSAVED}")
 
 
 def _decode_scalar(path: Path, name: str, value: Any) -> Any:
@@ -235,7 +243,7 @@ def _decode_scalar(path: Path, name: str, value: Any) -> Any:
     return value
 
 
-def _checked_manifest(path: Path, manifest: dict[str, Any]) -> RunConfig:
+def _checked_manifest(path: Path, manifest: dict[str, Any], advice: str) -> RunConfig:
     """The configuration, from a manifest whose fields are all there and of their types."""
     missing = sorted(FIELDS.keys() - manifest.keys())
     if missing:
@@ -249,8 +257,11 @@ def _checked_manifest(path: Path, manifest: dict[str, Any]) -> RunConfig:
     ]
     if not faults and manifest["kind"] not in (FULL, WEIGHTS):
         faults.append(f"kind: expected 'full' or 'weights', found {manifest['kind']!r}")
+    for name, digits in (("run_id", 32), ("fingerprint", 64)):
+        if not faults and not re.fullmatch(f"[0-9a-f]{{{digits}}}", manifest[name]):
+            faults.append(f"{name}: expected {digits} hexadecimal digits, found {manifest[name]!a:.80}")
     if faults:
-        raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    Use another checkpoint.")
+        raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")
     try:
         return decode_config(manifest["config"])
     except (ValueError, TypeError) as error:
@@ -306,16 +317,31 @@ def _type_of(leaf: Any) -> str:
     return f"{leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str} {leaf.shape}"
 
 
-def _check_values(path: Path, state: RunState, step: int, advice: str) -> None:
+def _misplaced(config: RunConfig, state: RunState) -> str:
+    window = config.batch_size * config.accumulation
+    found = f"found epoch {state.data.epoch}, sample {state.data.consumed}"
+    return f"data: expected a position that {state.step} steps of {window} samples lead to, {found}"
+
+
+def _check_values(path: Path, config: RunConfig, state: RunState, step: int, advice: str) -> None:
     """Counters and generators in their ranges, and in agreement with one another."""
     faults = []
     counts = {"step": state.step, "optimizer/t": state.optimizer.t, "schedule/tick": state.schedule.tick}
     counts |= {"data/epoch": state.data.epoch, "data/consumed": state.data.consumed, "best/step": state.best.step}
     faults += [f"{name}: expected >= 0, found {value}" for name, value in counts.items() if value < 0]
+    faults += [f"{name}: expected below 2**63" for name, value in counts.items() if value >= 2**63]
     faults += [f"{name}: expected {step} as in the manifest, found {counts[name]}"
                for name in ("step", "optimizer/t", "schedule/tick") if counts[name] != step]  # fmt: skip
     if state.best.step > state.step:
         faults.append(f"best/step: expected at most {state.step}, found {state.best.step}")
+    if not faults:
+        # An epoch is a whole number of windows, the last one perhaps short: so many steps lead to just this position.
+        windows, beside = divmod(state.data.consumed, config.batch_size * config.accumulation)
+        earlier, epochs = step - windows, state.data.epoch
+        if beside or (earlier % epochs or earlier // epochs <= windows if epochs else earlier):
+            faults.append(_misplaced(config, state))
+    if math.isnan(state.best.loss):
+        faults.append("best/loss: expected a number or infinity, found nan")
     if state.mode not in ("train", "eval"):
         faults.append(f"mode: expected 'train' or 'eval', found {state.mode!r}")
     if not state.schedule.rate >= 0:
@@ -324,6 +350,6 @@ def _check_values(path: Path, state: RunState, step: int, advice: str) -> None:
         try:
             generator_from(stream)
         except ValueError as error:
-            faults.append(f"rng/{name}/{error}")
+            faults.append(f"rng/{name}/{str(error).rstrip('.?')}")
     if faults:
         raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")

@@ -4,6 +4,7 @@ refusal by the system; 130 after an interrupt and 141 after a closed pipe, as sh
 
 import argparse
 import dataclasses
+import math
 import os
 import sys
 import tempfile
@@ -217,6 +218,8 @@ def _check_figure(path: Path) -> None:
     """Refuse, before the experiment, what could not be drawn after it."""
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"--figure: expected a file that ends in .svg, .png or .pdf, found {str(path)!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--figure: expected a file in a directory that is there, found {str(path)!r}")
 
 
 def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
@@ -292,6 +295,8 @@ def _new_run(data: Dataset, given: dict[str, Any], options: argparse.Namespace) 
 def _report(run: Run, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
     """Say where the run stands."""
     result = evaluate(run, data)
+    if math.isnan(result.loss):
+        warn("the run has diverged: its loss is not a number")
     if options.json:
         say_json({"run_id": run.run_id, "step": run.state.step, "test_loss": result.loss,
                   "test_accuracy": result.accuracy, "best_step": run.state.best.step,

@@ -193,7 +193,7 @@ def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRec
         The run n steps later.
 
     Raises:
-        ValueError: `n` is no whole number >= 0, or the data set is another one.
+        ValueError: `n` is no whole number >= 0, the data set is another one, or the mode is none.
 
     Mirror:
         `torch_port.train_n_steps`, the same bits under reproducible arithmetic.
@@ -212,6 +212,8 @@ def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRec
             f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
             "Give the data that the run was started on."
         )
+    if run.state.mode not in ("train", "eval"):
+        raise ValueError(f"train_n_steps: mode: expected 'train' or 'eval', found {run.state.mode!r}")
     config, state = run.config, copy_tree(run.state)
     ops = arithmetic_named(config.arithmetic)
     epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds

@@ -177,7 +177,21 @@ CONTRADICTIONS: list[tuple[dict[str, Any], type[CheckpointError], str]] = [
     ({"leaves": {"optimizer/t": "7"}}, IncompatibleCheckpoint, "optimizer/t: expected int, found str"),
     ({"leaves": {"optimizer/t": True}}, IncompatibleCheckpoint, "optimizer/t: expected int, found bool"),
     ({"leaves": {"optimizer/t": np.array(7)}}, IncompatibleCheckpoint, r"optimizer/t: expected int, found int64 \(\)"),
-    ({"leaves": {"data/consumed": 19}}, CorruptCheckpoint, "expected a position below 19"),
+    (
+        {"leaves": {"data/consumed": 19}},
+        CorruptCheckpoint,
+        "data: expected a position that 7 steps of 4 samples lead to",
+    ),
+    (
+        {"leaves": {"data/consumed": 12}},
+        CorruptCheckpoint,
+        "data: expected a position that 7 steps of 4 samples lead to",
+    ),
+    ({"leaves": {"data/epoch": 2}}, CorruptCheckpoint, "data: expected a position that 7 steps of 4 samples lead to"),
+    ({"leaves": {"data/epoch": 2**70}}, CorruptCheckpoint, "data/epoch: expected below"),
+    ({"leaves": {"best/loss": "float nan"}}, CorruptCheckpoint, "best/loss: expected a number or infinity, found nan"),
+    ({"run_id": "\x1b[31mX"}, CorruptCheckpoint, "run_id: expected 32 hexadecimal digits"),
+    ({"fingerprint": ""}, CorruptCheckpoint, "fingerprint: expected 64 hexadecimal digits"),
     ({"leaves": {"data/consumed": -4}}, CorruptCheckpoint, "data/consumed: expected >= 0, found -4"),
     ({"leaves": {"mode": "training"}}, CorruptCheckpoint, "mode: expected 'train' or 'eval', found 'training'"),
     ({"leaves": {"schedule/rate": "float nan"}}, CorruptCheckpoint, "schedule/rate: expected a rate >= 0"),
@@ -204,7 +218,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], type[CheckpointError], str]] = [
     ({"step": 8}, CorruptCheckpoint, "step: expected 8 as in the manifest, found 7"),
     ({"scalars": []}, CorruptCheckpoint, "scalars: expected dict"),
     ({"config": {}}, IncompatibleCheckpoint, r"missing fields \['accumulation'"),
-    ({"fingerprint": "0"}, IncompatibleCheckpoint, "expected the data set with fingerprint 0"),
+    ({"fingerprint": "0" * 64}, IncompatibleCheckpoint, "expected the data set with fingerprint 0"),
 ]
 
 
@@ -257,6 +271,10 @@ UNLOADABLE: dict[str, tuple[Any, str]] = {
     "t that is not the step": ({"optimizer": {"t": 3}}, "optimizer/t: expected 7 as in the manifest, found 3"),
     "a mode that is none": ({"mode": "foo"}, "mode: expected 'train' or 'eval', found 'foo'"),
     "a rate that is no number": ({"schedule": {"rate": float("nan")}}, "schedule/rate: expected a rate >= 0"),
+    "a position beyond the steps": ({"data": {"consumed": 10**6}}, "data: expected a position that 7 steps of 4"),
+    "a position within a window": ({"data": {"consumed": 9}}, "data: expected a position that 7 steps of 4"),
+    "an epoch too many": ({"data": {"epoch": 2**70}}, "data/epoch: expected below"),
+    "a best loss that is no number": ({"best": {"loss": float("nan")}}, "best/loss: expected a number or infinity"),
     "a position before the start": ({"data": {"consumed": -1}}, "data/consumed: expected >= 0, found -1"),
 }
 
@@ -284,6 +302,8 @@ def test_what_could_not_be_loaded_is_refused_when_saving_and_the_old_file_stands
         numpy_ref.save_checkpoint(path, altered(run, changes))
     with pytest.raises(ValueError, match="run_id: expected str, found 5"):
         numpy_ref.save_checkpoint(path, run._replace(run_id=5))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="(?s)fingerprint: expected 64 hexadecimal digits.*Nothing was written"):
+        numpy_ref.save_checkpoint(path, run._replace(fingerprint=""))
     fewer = {name: x for name, x in run.state.model.items() if name != "layer1.bias"}
     with pytest.raises(ValueError, match=r"missing model/layer1\.bias"):
         numpy_ref.save_checkpoint(path, run._replace(state=run.state._replace(model=fewer)))

@@ -78,7 +78,9 @@ def test_resume_after_every_step_of_two_epochs_equals_never_stopping(
 
 def test_a_run_in_eval_mode_resumes_in_eval_mode(impl: ModuleType, folder: Path) -> None:
     run = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, STOP)
-    run = impl.restore(run.config, impl.snapshot(run)._replace(mode="eval"), run_id="a", fingerprint=DATA.fingerprint)
+    run = impl.restore(
+        run.config, impl.snapshot(run)._replace(mode="eval"), run_id="a" * 32, fingerprint=DATA.fingerprint
+    )
     impl.save_checkpoint(folder / "eval.safetensors", run)
     resumed = impl.resume_from_full_checkpoint(folder / "eval.safetensors", DATA)
     expected, found = (list(laws.follow(impl, r, DATA, STEPS)) for r in (run, resumed))
@@ -127,7 +129,9 @@ def test_each_lost_state_is_caught_and_named(impl: ModuleType, folder: Path, pat
 
 def test_a_lost_mode_is_caught(impl: ModuleType, folder: Path) -> None:
     run = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, STOP)
-    run = impl.restore(run.config, impl.snapshot(run)._replace(mode="eval"), run_id="a", fingerprint=DATA.fingerprint)
+    run = impl.restore(
+        run.config, impl.snapshot(run)._replace(mode="eval"), run_id="a" * 32, fingerprint=DATA.fingerprint
+    )
     impl.save_checkpoint(folder / "mode.safetensors", run)
     lost = laws.resume_with_loss(impl, folder / "mode.safetensors", DATA, "mode")
     verdict = laws.compare_runs(*(list(laws.follow(impl, r, DATA, 2)) for r in (run, lost)))
@@ -184,11 +188,14 @@ def test_a_save_changes_nothing_and_the_file_does_not_follow_the_run(impl: Modul
 def test_a_step_counter_beyond_what_float32_counts_goes_on(impl: ModuleType, folder: Path) -> None:
     run = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, STOP)
     state = impl.snapshot(run)
-    big = 2**24
+    big = 2**24 + 1  # in the middle of epoch 3355443
     state = state._replace(
-        step=big, optimizer=state.optimizer._replace(t=big), schedule=state.schedule._replace(tick=big)
+        data=state.data._replace(epoch=(big - 2) // 5),
+        step=big,
+        optimizer=state.optimizer._replace(t=big),
+        schedule=state.schedule._replace(tick=big),
     )
-    run = impl.restore(run.config, state, run_id="a", fingerprint=DATA.fingerprint)
+    run = impl.restore(run.config, state, run_id="a" * 32, fingerprint=DATA.fingerprint)
     impl.save_checkpoint(folder / "big.safetensors", run)
     resumed = impl.snapshot(
         impl.train_n_steps(impl.resume_from_full_checkpoint(folder / "big.safetensors", DATA), DATA, 1)
@@ -211,7 +218,7 @@ def test_the_sample_ids_of_a_stopped_epoch_are_those_of_one_that_never_stopped(i
 def cause_of(change: object, config: RunConfig = CONFIG) -> str:
     run = numpy_ref.train_n_steps(numpy_ref.init_run(config, DATA), DATA, STOP)
     state = change(numpy_ref.snapshot(run))  # type: ignore[operator]
-    other = numpy_ref.restore(config, state, run_id="a", fingerprint=DATA.fingerprint)
+    other = numpy_ref.restore(config, state, run_id="a" * 32, fingerprint=DATA.fingerprint)
     return laws.likely_cause(*(list(laws.follow(numpy_ref, r, DATA, 1)) for r in (run, other)))
 
 
