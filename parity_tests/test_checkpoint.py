@@ -302,7 +302,7 @@ def test_what_could_not_be_loaded_is_refused_when_saving_and_the_old_file_stands
         numpy_ref.save_checkpoint(path, altered(run, changes))
     with pytest.raises(ValueError, match="run_id: expected str, found 5"):
         numpy_ref.save_checkpoint(path, run._replace(run_id=5))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="(?s)fingerprint: expected 64 hexadecimal digits.*Nothing was written"):
+    with pytest.raises(ValueError, match=r"(?s)fingerprint: expected 64 hexadecimal digits.*Nothing was written"):
         numpy_ref.save_checkpoint(path, run._replace(fingerprint=""))
     fewer = {name: x for name, x in run.state.model.items() if name != "layer1.bias"}
     with pytest.raises(ValueError, match=r"missing model/layer1\.bias"):
