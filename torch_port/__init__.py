@@ -1,0 +1,1 @@
+"""The PyTorch port of `numpy_ref`: PyTorch as people write it, and the same bits."""
