@@ -13,6 +13,7 @@ Example:
     3
 """
 
+from numpy_ref.boundary import environment
 from numpy_ref.checkpoint import (
     read_checkpoint,
     resume_from_full_checkpoint,
@@ -36,6 +37,7 @@ __all__ = [
     "RunConfig",
     "RunState",
     "StepRecord",
+    "environment",
     "evaluate",
     "init_dataset",
     "init_run",

@@ -2,7 +2,8 @@
 
 import sys
 
+import numpy_ref
 from numpy_ref.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(numpy_ref))

@@ -5,6 +5,7 @@ This is the only place where a tolerance is written. Every row names the test th
 
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,6 +141,37 @@ def row_named(name: str) -> Row:
         KeyError: there is none.
     """
     return {row.name: row for row in ROWS}[name]
+
+
+def row_for(saved: Mapping[str, Any], now: Mapping[str, Any], *, arithmetic: str) -> Row:
+    """The row that relates a run saved in one environment, and resumed in another, to one that never stopped.
+
+    Args:
+        saved: the environment in the checkpoint.
+        now: the one that goes on, from `environment` of the package that resumes.
+        arithmetic: of the run, "reproducible" or "native".
+
+    Example:
+        >>> here = environment()
+        >>> row_for(here, here, arithmetic="native").name
+        'full resume, native'
+        >>> row_for(here | {"machine": "another"}, here, arithmetic="reproducible").name
+        'full resume'
+    """
+    ends = [end.get("torch") or {} for end in (saved, now)]
+    packages = ["torch" in end for end in (saved, now)]
+    devices = [end.get("device", "cpu") for end in ends]
+    if arithmetic == "reproducible":
+        if "cuda" in devices:
+            return row_named("CUDA")
+        if packages[0] != packages[1]:
+            return row_named("saved in one, resumed in the other")
+        return row_named("full resume, port" if packages[1] else "full resume")
+    if packages[0] != packages[1] or devices[0] != devices[1]:
+        return row_named("CUDA, native" if "cuda" in devices else "NumPy against PyTorch, native")
+    if dict(saved) == dict(now):
+        return row_named("CUDA resume" if devices[1] == "cuda" else "full resume, native")
+    return row_named("full resume, native, elsewhere")
 
 
 def environment() -> dict[str, Any]:

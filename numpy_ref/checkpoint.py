@@ -30,6 +30,15 @@ from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
 from numpy_ref.tree import copy_tree, flatten, unflatten
 
+__all__ = [
+    "Checkpoint",
+    "read_checkpoint",
+    "resume_from_full_checkpoint",
+    "resume_from_weights_only",
+    "save_checkpoint",
+    "save_weights",
+]
+
 Path = str | PathLike[str]
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -87,12 +96,12 @@ def save_checkpoint(path: Path, run: Run) -> None:
         >>> resumed.state.step, resumed.state.optimizer.t
         (2, 2)
     """
-    _save(path, run, FULL, flatten(run.state))
+    write_run(path, run, FULL, environment())
 
 
 def save_weights(path: Path, run: Run) -> None:
     """Write a checkpoint of the kind "weights": the model alone, for another run. See `save_checkpoint`."""
-    _save(path, run, WEIGHTS, flatten(run.state.model, "model"))
+    write_run(path, run, WEIGHTS, environment())
 
 
 def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig | None = None) -> Run:
@@ -187,7 +196,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(kind, run_id, step, config, fingerprint, written_in, model, state)
 
 
-def _save(path: Path, run: Run, kind: str, leaves: dict[str, Any]) -> None:
+def write_run(path: Path, run: Run, kind: str, written_in: dict[str, Any]) -> None:
+    """Write a run to a file of a kind, with the environment it is written in: what both packages save with."""
+    leaves = flatten(run.state) if kind == FULL else flatten(run.state.model, "model")
     manifest = {
         "kind": kind,
         "run_id": run.run_id,
@@ -195,7 +206,7 @@ def _save(path: Path, run: Run, kind: str, leaves: dict[str, Any]) -> None:
         "config": encode_config(run.config),
         "scalars": {n: _encode_scalar(path, n, x) for n, x in leaves.items() if not isinstance(x, np.ndarray)},
         "fingerprint": run.fingerprint,
-        "environment": environment(),
+        "environment": written_in,
     }
     try:  # what would be refused when it is loaded is refused now
         _checked_manifest(path, manifest, UNSAVED)

@@ -1,40 +1,46 @@
-"""The command line: `python -m numpy_ref VERB`. The exit status is the verdict: 0 holds, 1 does not, 2 wrong usage or a
-refusal by the system; 130 after an interrupt and 141 after a closed pipe, as shells report them.
+"""The command line: `python -m numpy_ref VERB`, or `torch_port`. The exit status is the verdict: 0 holds, 1 does not, 2
+wrong usage or a refusal by the system; 130 after an interrupt and 141 after a closed pipe, as shells report them.
+
+The implementation is an argument. What only one of them has, devices and a boundary that it measures, is an option
+where its `__all__` names it: asking the package for it would import torch, and help must not.
 """
 
 import argparse
 import dataclasses
 import math
 import os
+import shutil
 import sys
 import tempfile
 import textwrap
 import time
 import types
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numpy_ref import store
-from numpy_ref.boundary import ROWS
+from numpy_ref.boundary import KINDS, ROWS, Row, row_for
 from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig, describe_config, differing_fields
 from numpy_ref.console import OutputLost, Progress, flush, say, say_json, table, warn
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
-from numpy_ref.data import Dataset, load_data
+from numpy_ref.data import Dataset
 from numpy_ref.equivalence import differences
 from numpy_ref.model import BUFFERS
-from numpy_ref.train import Run, evaluate, init_run, train_n_steps
 
 HOLDS, BROKEN, FAILED = 0, 1, 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(impl: Any, arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
+        impl: the implementation, a package that can be run as a program.
         arguments: the words after the program's name; default is those of the process.
 
     Returns:
@@ -44,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     try:
         try:
-            return _run(arguments)
+            return _run(impl, arguments)
         finally:
             flush()  # here, or the interpreter meets a closed pipe after its end, and complains
     except OutputLost as lost:
@@ -55,37 +61,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(impl: Any, arguments: Sequence[str] | None) -> int:
     """The command's status; what a person can mend becomes a message."""
-    options = _parser().parse_args(arguments)
+    options = _parser(impl).parse_args(arguments)
     try:
-        return int(options.run(options))
+        with impl.on_device(options.device) if "device" in options else nullcontext():
+            return int(options.run(options))
     except KeyboardInterrupt:
         warn("interrupted")
         return 130  # as a shell reports SIGINT
     except (CheckpointError, ValueError, OSError, MemoryError, FloatingPointError) as error:
         notes = [f"\n    {note}" for note in getattr(error, "__notes__", [])]
-        warn("".join([str(error), *notes]))
-        if options.json:
-            say_json({"holds": False, "error": str(error)})
-        return BROKEN if isinstance(error, CheckpointError) else FAILED
+        return _refuse(BROKEN if isinstance(error, CheckpointError) else FAILED, str(error), options, notes)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        advice = "install the 'torch' extra, pip install '.[torch]'"
+        return _refuse(FAILED, f"{impl.__name__} needs PyTorch, and cannot import it: {error}; {advice}", options)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        return _refuse(FAILED, str(error).partition("\n")[0], options)  # torch has no MemoryError
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refuse(status: int, text: str, options: argparse.Namespace, notes: Sequence[str] = ()) -> int:
+    """Say why a command ends here."""
+    warn("".join([text, *notes]))
+    if options.json:
+        say_json({"holds": False, "error": text})
+    return status
+
+
+def _parser(impl: Any) -> argparse.ArgumentParser:
+    program = f"python -m {impl.__name__}"
     parser = argparse.ArgumentParser(
-        prog="python -m numpy_ref",
-        description="Training that resumes as if it had never stopped, in NumPy one can read.",
+        prog=program,
+        description=(impl.__doc__ or "").partition("\n")[0],
         epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage or a refusal by the system. "
-        "First try: python -m numpy_ref demo",
+        f"First try: {program} demo",
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verb = partial(_verb, parser.add_subparsers(dest="verb", required=True, metavar="VERB"), program)
 
-    demo = _verb(verbs, "demo", _demo, "the whole experiment on the digits: table and figure", "demo --figure demo.png")
+    demo = verb(
+        "demo", partial(_demo, impl), "the whole experiment on the digits: table and figure", "--figure demo.png"
+    )
     demo.add_argument(
         "--figure", type=Path, default=Path("demo.svg"), help="where the figure goes (default: %(default)s)"
     )
 
-    train = _verb(verbs, "train", _train, "train, with checkpoints and resume", "train --steps 1000 --dir run")
+    train = verb("train", partial(_train, impl), "train, with checkpoints and resume", "--steps 1000 --dir run")
     train.add_argument(
         "--data", default="digits", metavar="digits|FILE.npz|FILE.csv", help="data set (default: digits)"
     )
@@ -106,25 +130,31 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: continue the run in the directory, or start one; never: the directory must hold none",
     )
     train.add_argument("--quiet", action="store_true", help="print errors only")
+    for command in (demo, train) if "on_device" in impl.__all__ else ():
+        command.add_argument("--device", default="cpu", help="where runs live, such as cuda:0 (default: %(default)s)")
     _add_config(train)
 
-    inspect = _verb(verbs, "inspect", _inspect, "what a checkpoint holds, and its sizes", "inspect FILE")
-    verify = _verb(verbs, "verify", _verify, "read all of a checkpoint and check every byte", "verify FILE")
+    inspect = verb("inspect", _inspect, "what a checkpoint holds, and its sizes", "FILE")
+    verify = verb("verify", _verify, "read all of a checkpoint and check every byte", "FILE")
     for command in (inspect, verify):
         command.add_argument("file", type=Path)
 
-    diff = _verb(verbs, "diff", _diff, "compare the training state of two checkpoints leaf by leaf", "diff A B")
+    diff = verb("diff", _diff, "compare the training state of two checkpoints leaf by leaf", "A B")
     diff.add_argument("a", type=Path)
     diff.add_argument("b", type=Path)
 
-    _verb(verbs, "boundary", _boundary, "the declared table: what matches bitwise, within, never", "boundary")
+    text = "the declared table: what matches bitwise, within, never"
+    boundary = verb("boundary", partial(_boundary, impl), text, "--json")
+    names, text = [row.name for row in ROWS], "only this row; may be given several times"
+    boundary.add_argument("--row", action="append", choices=names, metavar="NAME", help=text)
+    if "check_boundary" in impl.__all__:
+        boundary.add_argument("--check", action="store_true", help="measure what can be measured on this machine")
     return parser
 
 
-def _verb(verbs: Any, name: str, run: Any, help: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=f"Example: python -m numpy_ref {example}"
-    )
+def _verb(verbs: Any, program: str, name: str, run: Any, help: str, example: str) -> argparse.ArgumentParser:
+    description, epilog = help[0].upper() + help[1:] + ".", f"Example: {program} {name} {example}"
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description, epilog=epilog)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
     return parser
@@ -165,13 +195,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{field.name.replace('_', '-')}", **extra)
 
 
-def _demo(options: argparse.Namespace) -> int:
+def _demo(impl: Any, options: argparse.Namespace) -> int:
     from numpy_ref import demo  # here, so that help starts fast
 
     _check_figure(options.figure)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        result = demo.run_demo(Path(folder))
+        result = demo.run_demo(impl, Path(folder), ("--device", options.device) if "device" in options else ())
     drawn, fault = _try_figure(result, options.figure)
     status = (HOLDS if fault is None else FAILED) if result.right else BROKEN
     if fault is not None:
@@ -235,47 +265,58 @@ def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
     return f"figure {path}", None
 
 
-def _train(options: argparse.Namespace) -> int:
-    data = load_data(options.data)
+def _train(impl: Any, options: argparse.Namespace) -> int:
+    data = impl.load_data(options.data)
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(RunConfig) if hasattr(options, f.name)}
     if options.resume == "required" and not options.dir.is_dir():
         raise _none_yet(options)
     if options.dir.is_dir():
         with store.sole_writer(options.dir):
-            return _train_alone(data, given, options)
-    run = _new_run(data, given, options)  # refused, if it must be, before a directory is made
+            return _train_alone(impl, data, given, options)
+    run = _new_run(impl, data, given, options)  # refused, if it must be, before a directory is made
     store.prepare(options.dir)
     with store.sole_writer(options.dir):
-        return _report(*_train_to(run, data, options), data, options)
+        return _report(impl, *_train_to(impl, run, data, options), data, options)
 
 
-def _train_alone(data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> int:
+def _train_alone(impl: Any, data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> int:
     """Train in a directory that is there and ours."""
     if options.resume == "never":
         store.check_unused(options.dir)
-    run, passed_over = store.resume_newest(options.dir, data)
+    run, path, passed_over = store.resume_newest(impl, options.dir, data)
     for fault in passed_over:
         warn(f"passed over: {fault}")
-    if run is None:
+    if path is None:
         if options.resume == "required":
             raise _none_yet(options)
-        run = _new_run(data, given, options)
+        run = _new_run(impl, data, given, options)
     else:
         if fields := differing_fields(run.config, dataclasses.replace(run.config, **given)):
             raise IncompatibleCheckpoint(
                 f"{options.dir}: the run there has another configuration: {'; '.join(fields)}.\n"
                 "    Leave these options out to continue it, or choose another --dir."
             )
-        _note(options, f"resumed run {run.run_id[:8]} at step {run.state.step}")
-        if run.state.step >= options.steps:
-            _note(
-                options, f"nothing to do: the run is at step {run.state.step}, and --steps {options.steps} is the total"
-            )
-            return _report(run, None, data, options)
+        _note(options, f"resumed run {run.run_id[:8]} at step {run.step}")
+        if run.step >= options.steps:
+            _note(options, f"nothing to do: the run is at step {run.step}, and --steps {options.steps} is the total")
+            return _report(impl, run, None, data, options)
+        _tell_row(row_for(_written_in(path), impl.environment(), arithmetic=run.config.arithmetic), options)
         if run.config.schedule == "warmup_cosine" and options.steps > run.config.total_steps:
             warn(f"from step {run.config.total_steps} on the schedule's rate is zero: further steps change no weight")
     store.prepare(options.dir)
-    return _report(*_train_to(run, data, options), data, options)
+    return _report(impl, *_train_to(impl, run, data, options), data, options)
+
+
+def _written_in(path: Path) -> dict[str, Any]:
+    """The environment in which a checkpoint was written."""
+    environment: dict[str, Any] = read_manifest(path)[1]["environment"]
+    return environment
+
+
+def _tell_row(row: Row, options: argparse.Namespace) -> None:
+    """Say what the boundary promises of this resume, and aloud if that is less than the same bits."""
+    text = f"row: {row.name}: {row.kind} ({row.conditions})"
+    _note(options, text) if row.kind == "bitwise" else warn(text)
 
 
 def _none_yet(options: argparse.Namespace) -> CheckpointError:
@@ -284,43 +325,40 @@ def _none_yet(options: argparse.Namespace) -> CheckpointError:
     )
 
 
-def _new_run(data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> Run:
+def _new_run(impl: Any, data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> Any:
     if given.get("schedule") == "warmup_cosine":
         given.setdefault("total_steps", options.steps)
-    run = init_run(RunConfig(**given), data)
+    run = impl.init_run(RunConfig(**given), data)
     _note(options, f"new run {run.run_id[:8]}: {describe_config(run.config)}")
     return run
 
 
-def _report(run: Run, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
+def _report(impl: Any, run: Any, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
     """Say where the run stands."""
-    result = evaluate(run, data)
+    result, best = impl.evaluate(run, data), impl.snapshot(run).best
     if math.isnan(result.loss):
         warn("the run has diverged: its loss is not a number")
     if options.json:
-        say_json({"run_id": run.run_id, "step": run.state.step, "test_loss": result.loss,
-                  "test_accuracy": result.accuracy, "best_step": run.state.best.step,
+        say_json({"run_id": run.run_id, "step": run.step, "test_loss": result.loss,
+                  "test_accuracy": result.accuracy, "best_step": best.step,
                   "checkpoint": path and str(path)})  # fmt: skip
     if path is not None:
         _note(options, f"saved {path}")
-    best = f" (best {run.state.best.loss:.4f} at step {run.state.best.step})" if run.state.best.step else ""
-    _note(
-        options,
-        f"step {run.state.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{best}",
-    )
+    so_far = f" (best {best.loss:.4f} at step {best.step})" if best.step else ""
+    _note(options, f"step {run.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{so_far}")
     return HOLDS
 
 
-def _train_to(run: Run, data: Dataset, options: argparse.Namespace) -> tuple[Run, Path]:
+def _train_to(impl: Any, run: Any, data: Dataset, options: argparse.Namespace) -> tuple[Any, Path]:
     """Train to the total, with a checkpoint every so often and at the end."""
-    progress = Progress(run.state.step, options.steps, quiet=options.quiet or options.json)
+    progress = Progress(run.step, options.steps, quiet=options.quiet or options.json)
     path = None
     try:
-        while path is None or run.state.step < options.steps:
-            left = options.steps - run.state.step
-            n = min(left, options.every - run.state.step % options.every) if options.every else left
-            run = train_n_steps(run, data, n, on_step=progress.show)
-            path = store.save_newest(options.dir, run, keep=options.keep)
+        while path is None or run.step < options.steps:
+            left = options.steps - run.step
+            n = min(left, options.every - run.step % options.every) if options.every else left
+            run = impl.train_n_steps(run, data, n, on_step=progress.show)
+            path = store.save_newest(impl, options.dir, run, keep=options.keep)
     except KeyboardInterrupt:
         stands = f"{path} stands, and the same command goes on from it" if path else "this call has saved nothing yet"
         warn(f"\n{stands}")
@@ -418,15 +456,51 @@ def _state(checkpoint: Checkpoint) -> Any:
     return {"model": checkpoint.model} if checkpoint.state is None else checkpoint.state
 
 
-def _boundary(options: argparse.Namespace) -> int:
+def _boundary(impl: Any, options: argparse.Namespace) -> int:
+    rows = [row for row in ROWS if not options.row or row.name in options.row]
+    if getattr(options, "check", False):
+        return _check_boundary(impl, rows, options)
     if options.json:
-        say_json([row._asdict() for row in ROWS])
-    for row in () if options.json else ROWS:
+        say_json([row._asdict() for row in rows])
+    for row in () if options.json else rows:
         allowance = row.tolerance and f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times the value"
         say(f"{row.name}: {row.kind}{allowance or ''}")
         for text in (f"{row.compared}; {row.conditions}", f"because {row.reason}", f"evidence {row.evidence}"):
             say(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="      "))
     return HOLDS
+
+
+def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace) -> int:
+    """Measure the rows here, and say of each, as soon as it is known, whether it holds."""
+    columns = (["row", *(row.name for row in rows)], KINDS, ["not measured"], ["share"])
+    widths = [max(map(len, cells)) for cells in columns]
+    results: list[Any] = []
+    for result in impl.check_boundary([row.name for row in rows]):
+        if not options.json:
+            if not results:
+                _say_cells(widths, "row", "kind", "here", "share", "found")
+            here = "not measured" if result.holds is None else "holds" if result.holds else "BROKEN"
+            share = "" if result.share is None else f"{result.share:.0%}"
+            found = "; ".join(filter(None, (result.figure, result.note)))
+            _say_cells(widths, result.row, result.kind, here, share, found)
+            flush()
+        results.append(result)
+    verdicts = [result.holds for result in results if result.holds is not None]
+    if options.json:
+        say_json({"holds": all(verdicts) if verdicts else None, "rows": [result._asdict() for result in results]})
+    else:
+        say(f"\n{sum(verdicts)} of {len(verdicts)} measured rows hold, {len(results) - len(verdicts)} not measured")
+    if not verdicts:
+        warn("none of these rows can be measured on this machine, so none is known to hold")
+        return FAILED
+    return HOLDS if all(verdicts) else BROKEN
+
+
+def _say_cells(widths: Sequence[int], *cells: str) -> None:
+    """One line of a table whose later rows are not known yet; its last cell is wrapped."""
+    start = "".join(f"{cell:<{width}}  " for cell, width in zip(cells[:-1], widths, strict=True))
+    room = max(shutil.get_terminal_size((120, 24)).columns, len(start) + 30)
+    say(textwrap.fill(cells[-1], room, initial_indent=start, subsequent_indent=" " * len(start)) or start.rstrip())
 
 
 def _note(options: argparse.Namespace, text: str) -> None:

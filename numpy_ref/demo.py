@@ -1,18 +1,20 @@
 """The whole experiment on the digits: never stopped, resumed whole, and resumed with one thing left out.
 
 The resumed run crosses a process: this one writes the checkpoint, another one (the `train` command) finishes the run
-and leaves a checkpoint after every step, and this one compares them with the run that never stopped.
+and leaves a checkpoint after every step, and this one compares them with the run that never stopped. The implementation
+is an argument, and the final state's digest is the same for all.
 """
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy_ref import checkpoint, train
+from numpy_ref.checkpoint import read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError
-from numpy_ref.data import Dataset, load_data
+from numpy_ref.data import Dataset
 from numpy_ref.equivalence import Verdict, digest, largest_distance
 from numpy_ref.laws import Moment, compare_runs, follow, resume_with_loss
 from numpy_ref.store import checkpoint_path
@@ -57,70 +59,61 @@ class Demo(NamedTuple):
         return self.digest == DIGEST and all(outcome.right for outcome in self.outcomes)
 
 
-class _Here:
-    """This package as the implementation that the laws take."""
-
-    init_run = staticmethod(train.init_run)
-    train_n_steps = staticmethod(train.train_n_steps)
-    snapshot = staticmethod(train.snapshot)
-    restore = staticmethod(train.restore)
-    save_checkpoint = staticmethod(checkpoint.save_checkpoint)
-    resume_from_full_checkpoint = staticmethod(checkpoint.resume_from_full_checkpoint)
-    resume_from_weights_only = staticmethod(checkpoint.resume_from_weights_only)
-
-
-def run_demo(directory: Path) -> Demo:
+def run_demo(impl: Any, directory: Path, words: Sequence[str] = ()) -> Demo:
     """Carry out the experiment.
 
     Args:
+        impl: the implementation, a package with a `train` command.
         directory: where the checkpoints go.
+        words: further ones for that command, in the other process.
     """
-    data = load_data("digits")
-    moments = list(follow(_Here, train.init_run(CONFIG, data), data, STEPS))
-    stopped = train.train_n_steps(train.init_run(CONFIG, data), data, STOP)
+    data = impl.load_data("digits")
+    moments = list(follow(impl, impl.init_run(CONFIG, data), data, STEPS))
+    stopped = impl.train_n_steps(impl.init_run(CONFIG, data), data, STOP)
     path = checkpoint_path(directory, STOP)
-    checkpoint.save_checkpoint(path, stopped)
+    impl.save_checkpoint(path, stopped)
     reference = moments[STOP:]
 
-    outcomes = [_judge("full", "nothing", reference, _finish_elsewhere(directory), data, whole=True)]
+    outcomes = [_judge(impl, "full", "nothing", reference, _finish_elsewhere(impl, directory, words), data, whole=True)]
     resumes: list[tuple[str, str, Any]] = [
-        ("weights only", "all but the weights", checkpoint.resume_from_weights_only(path, data, CONFIG))
+        ("weights only", "all but the weights", impl.resume_from_weights_only(path, data, CONFIG))
     ]
-    resumes += [("full but one", name, resume_with_loss(_Here, path, data, prefix)) for name, prefix in LOSSES.items()]
+    resumes += [("full but one", name, resume_with_loss(impl, path, data, prefix)) for name, prefix in LOSSES.items()]
     resumes.append(
-        ("other seed", "seed (another one)", resume_with_loss(_Here, path, data, "rng", seed=CONFIG.seed + 1))
+        ("other seed", "seed (another one)", resume_with_loss(impl, path, data, "rng", seed=CONFIG.seed + 1))
     )
     for kind, left_out, run in resumes:
-        found = list(follow(_Here, run, data, STEPS - STOP))
-        outcomes.append(_judge(kind, left_out, reference, found, data, whole=False))
-    curve = [(m.state.step, _held_out_loss(m, data), 0.0) for m in moments]
+        found = list(follow(impl, run, data, STEPS - STOP))
+        outcomes.append(_judge(impl, kind, left_out, reference, found, data, whole=False))
+    curve = [(m.state.step, _held_out_loss(impl, m, data), 0.0) for m in moments]
     return Demo(outcomes, curve, digest(moments[-1].state))
 
 
-def _finish_elsewhere(directory: Path) -> list[Moment]:
+def _finish_elsewhere(impl: Any, directory: Path, words: Sequence[str]) -> list[Moment]:
     """Resume and finish in a new process; its state after every step, from the files it leaves."""
-    command = [sys.executable, "-m", "numpy_ref", "train", "--dir", str(directory.resolve()), "--resume", "required"]
-    command += ["--steps", str(STEPS), "--every", "1", "--keep", "0", "--quiet"]
-    status = subprocess.run(command, check=False, cwd=Path(__file__).parent.parent).returncode
+    command = [sys.executable, "-m", impl.__name__, "train", "--dir", str(directory.resolve()), "--resume", "required"]
+    command += ["--steps", str(STEPS), "--every", "1", "--keep", "0", "--quiet", *words]
+    status = subprocess.run(command, check=False, cwd=Path(impl.__file__).parent.parent).returncode
     if status:
         raise CheckpointError(
             f"{directory}: expected another process to resume and finish, found that it ended with {status}.\n"
             "    Its own message stands above."
         )
-    states = [checkpoint.read_checkpoint(checkpoint_path(directory, step)).state for step in range(STOP, STEPS + 1)]
+    states = [read_checkpoint(checkpoint_path(directory, step)).state for step in range(STOP, STEPS + 1)]
     return [Moment(state, None) for state in states if state is not None]
 
 
 def _judge(
-    kind: str, left_out: str, reference: list[Moment], found: list[Moment], data: Dataset, *, whole: bool
+    impl: Any, kind: str, left_out: str, reference: list[Moment], found: list[Moment], data: Dataset, *, whole: bool
 ) -> Outcome:
     verdict = compare_runs(reference, found, leaves=None if whole else "model")
     curve = [
-        (here.state.step, _held_out_loss(there, data), largest_distance(here.state.model, there.state.model))
+        (here.state.step, _held_out_loss(impl, there, data), largest_distance(here.state.model, there.state.model))
         for here, there in zip(reference, found, strict=True)
     ]
     return Outcome(kind, left_out, verdict.holds == whole, verdict, max(distance for _, _, distance in curve), curve)
 
 
-def _held_out_loss(moment: Moment, data: Dataset) -> float:
-    return train.evaluate(train.restore(CONFIG, moment.state, run_id="", fingerprint=data.fingerprint), data).loss
+def _held_out_loss(impl: Any, moment: Moment, data: Dataset) -> float:
+    run = impl.restore(CONFIG, moment.state, run_id="", fingerprint=data.fingerprint)
+    return float(impl.evaluate(run, data).loss)

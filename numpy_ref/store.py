@@ -1,16 +1,18 @@
-"""A directory of checkpoints of one run, ordered by the step in each file, never by its name or date."""
+"""A directory of checkpoints of one run, ordered by the step in each file, never by its name or date.
+
+What loads or saves a run takes the implementation as its first argument, as the laws do.
+"""
 
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint
+from numpy_ref.checkpoint import read_checkpoint
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
-from numpy_ref.train import Run
 
 try:
     import fcntl
@@ -33,6 +35,14 @@ class Listing(NamedTuple):
 
     entries: list[Entry]
     damaged: list[tuple[Path, CheckpointError]]
+
+
+class Resumed(NamedTuple):
+    """What a directory goes on from; without a run where there is no checkpoint yet."""
+
+    run: Any
+    path: Path | None  # of the checkpoint
+    passed_over: list[str]  # one line for each newer file that could not be read
 
 
 def checkpoint_path(directory: str | os.PathLike[str], step: int) -> Path:
@@ -67,15 +77,16 @@ def list_checkpoints(directory: str | os.PathLike[str]) -> Listing:
     return Listing(sorted(entries, key=lambda entry: (entry.step, entry.path.name)), damaged)
 
 
-def resume_newest(directory: str | os.PathLike[str], data: Dataset) -> tuple[Run | None, list[str]]:
+def resume_newest(impl: Any, directory: str | os.PathLike[str], data: Dataset) -> Resumed:
     """Continue from the newest checkpoint that can be read whole.
 
     Args:
+        impl: the implementation that goes on; which one wrote the file does not matter.
         directory: of the run.
         data: the data set the run was started on.
 
     Returns:
-        The run, or None where there is no checkpoint yet; and one line for each newer file that was passed over.
+        The run and its file, or None for both where there is no checkpoint yet; and what was passed over.
 
     Raises:
         CheckpointError: there are checkpoints and none can be read, or they belong to several runs
@@ -91,7 +102,7 @@ def resume_newest(directory: str | os.PathLike[str], data: Dataset) -> tuple[Run
         )
     for entry in reversed(entries):
         try:
-            return resume_from_full_checkpoint(entry.path, data), faults
+            return Resumed(impl.resume_from_full_checkpoint(entry.path, data), entry.path, faults)
         except IncompatibleCheckpoint:
             raise  # sound, but for other data: an older one is no better
         except CheckpointError as error:
@@ -102,7 +113,7 @@ def resume_newest(directory: str | os.PathLike[str], data: Dataset) -> tuple[Run
             + "\n    ".join(faults)
             + "\n    Move them away to start anew."
         )
-    return None, []
+    return Resumed(None, None, [])
 
 
 def prepare(directory: str | os.PathLike[str]) -> None:
@@ -145,18 +156,19 @@ def sole_writer(directory: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Path:
+def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, keep: int) -> Path:
     """Save a run under its step, read it back, and only then remove its oldest checkpoints beyond `keep`.
 
     Args:
+        impl: the run's implementation.
         directory: of the run; created if need be.
         run: left as it is.
         keep: full checkpoints of this run to keep, this one included; 0 keeps all. Other files are never removed.
     """
     Path(directory).mkdir(parents=True, exist_ok=True)
-    path = checkpoint_path(directory, run.state.step)
+    path = checkpoint_path(directory, run.step)
     _check_replaceable(path, run)
-    save_checkpoint(path, run)
+    impl.save_checkpoint(path, run)
     read_checkpoint(path)
     if keep == 0:
         return path
@@ -171,7 +183,7 @@ def save_newest(directory: str | os.PathLike[str], run: Run, *, keep: int) -> Pa
     return path
 
 
-def _check_replaceable(path: Path, run: Run) -> None:
+def _check_replaceable(path: Path, run: Any) -> None:
     """Refuse to write over a sound file that is no checkpoint of this run."""
     try:
         _, manifest = read_manifest(path)

@@ -19,6 +19,22 @@ from numpy_ref.data import Dataset, Position
 from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
 from numpy_ref.tree import copy_tree
 
+__all__ = [
+    "Best",
+    "Evaluation",
+    "RngState",
+    "Run",
+    "RunState",
+    "StepRecord",
+    "check_run",
+    "evaluate",
+    "init_run",
+    "init_state",
+    "restore",
+    "snapshot",
+    "train_n_steps",
+]
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 
@@ -73,6 +89,11 @@ class Run(NamedTuple):
     state: RunState
     run_id: str  # 32 hexadecimal digits, drawn from the system when the run was started
     fingerprint: str  # of the data set
+
+    @property
+    def step(self) -> int:
+        """Completed updates."""
+        return self.state.step
 
 
 class StepRecord(NamedTuple):

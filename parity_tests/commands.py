@@ -21,11 +21,11 @@ class Answer(NamedTuple):
     err: str
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> Answer:
-    """Run a command in this process; argparse's own exit counts as a status."""
+def call(capsys: pytest.CaptureFixture[str], *words: object, impl: Any = numpy_ref) -> Answer:
+    """Run a command of an implementation in this process; argparse's own exit counts as a status."""
     capsys.readouterr()
     try:
-        status = main([str(word) for word in words])
+        status = main(impl, [str(word) for word in words])
     except SystemExit as end:
         status = int(end.code or 0)
     return Answer(status, *capsys.readouterr())

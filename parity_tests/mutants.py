@@ -28,7 +28,9 @@ def resuming(impl: ModuleType, change: Change) -> SimpleNamespace:
         state = change(impl.snapshot(run), fresh, run)
         return impl.restore(run.config, state, run_id=run.run_id, fingerprint=run.fingerprint)
 
-    return SimpleNamespace(**{**vars(impl), "resume_from_full_checkpoint": resume})
+    return SimpleNamespace(
+        **({name: getattr(impl, name) for name in impl.__all__} | {"resume_from_full_checkpoint": resume})
+    )
 
 
 def losing(path: str) -> Change:

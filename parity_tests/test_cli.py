@@ -1,17 +1,27 @@
-"""The command line: what each command prints and leaves behind, and what it does with a user's mistakes."""
+"""The command line: what each command prints and leaves behind, and what it does with a user's mistakes.
+
+Commands that train are held to it with either package; what handles files only is one code for both.
+"""
 
 import dataclasses
 import os
 import re
 import shlex
 import sys
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+import numpy_ref
+import torch_port
 from numpy_ref import cli, store
 from numpy_ref import train as training
-from numpy_ref.boundary import ROWS
+from numpy_ref.boundary import ROWS, row_named
 from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint, save_weights
 from numpy_ref.config import RunConfig
 from numpy_ref.container import write_container
@@ -19,6 +29,7 @@ from numpy_ref.data import load_data
 from numpy_ref.store import checkpoint_path, sole_writer
 from numpy_ref.train import Evaluation
 from parity_tests.commands import call, python, strict_json
+from parity_tests.implementations import EACH, NO_TORCH
 
 VERBS = ["demo", "train", "inspect", "verify", "diff", "boundary"]
 SETTINGS = {  # for each field of RunConfig a value other than its default, and the words that ask for it
@@ -49,6 +60,9 @@ SETTINGS = {  # for each field of RunConfig a value other than its default, and 
 }
 
 
+ON_FILES = pytest.mark.parametrize("impl", EACH[:1])  # one code for both packages, and a file that either may write
+
+
 def samples(n=23, inputs=3, classes=3):
     rng = np.random.default_rng(5)
     return rng.standard_normal((n, inputs)), rng.integers(0, classes, n)
@@ -63,16 +77,33 @@ def small(tmp_path):
     return path
 
 
-@pytest.fixture
-def train(capsys, small, tmp_path):
-    """Train a small run in the directory `name` below tmp_path."""
+@pytest.fixture(params=EACH)
+def impl(request):
+    return request.param
 
-    def run(steps, *words, name="run", data=small):
+
+@pytest.fixture
+def train_with(capsys, small, tmp_path):
+    """Train a small run with an implementation, in the directory `name` below tmp_path."""
+
+    def run(impl, steps, *words, name="run", data=small):
         # A run that is resumed takes these from its file, and they agree with it.
-        settings = ["--hidden", "4", "--batch-size", "5"]
-        return call(capsys, "train", "--data", data, "--dir", tmp_path / name, "--steps", steps, *settings, *words)
+        settings = ["--data", data, "--dir", tmp_path / name, "--hidden", "4", "--batch-size", "5"]
+        return call(capsys, "train", "--steps", steps, *settings, *words, impl=impl)
 
     return run
+
+
+@pytest.fixture
+def train(train_with, impl):
+    """The same with each implementation."""
+    return partial(train_with, impl)
+
+
+def other_package(**more):
+    """An implementation that computes as numpy_ref does, with more names."""
+    names = {name: getattr(numpy_ref, name) for name in numpy_ref.__all__} | more
+    return SimpleNamespace(**names, __all__=list(names), __name__="other", __doc__="Another one.\n")
 
 
 def names_in(directory):
@@ -97,25 +128,37 @@ def step(directory, number):
 # Help and wrong usage
 
 
-def test_the_commands_are_these(capsys):
-    answer = call(capsys, "--help")
+def test_the_commands_are_these_under_the_name_of_the_package(capsys, impl):
+    answer = call(capsys, "--help", impl=impl)
     assert answer.status == 0
     assert re.findall(r"^    (\w+) ", answer.out, re.MULTILINE) == VERBS
+    assert answer.out.startswith(f"usage: python -m {impl.__name__} ")
+    assert f"First try: python -m {impl.__name__} demo" in " ".join(answer.out.split())
+    assert impl.__doc__.splitlines()[0] in " ".join(answer.out.split())
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_help_has_an_example_that_the_command_accepts(capsys, monkeypatch, verb):
+def test_every_help_has_an_example_that_the_command_accepts(capsys, monkeypatch, verb, impl):
     monkeypatch.setenv("COLUMNS", "200")
-    answer = call(capsys, verb, "--help")
+    answer = call(capsys, verb, "--help", impl=impl)
     assert answer.status == 0
-    (words,) = re.findall(r"^Example: python -m numpy_ref (.*)$", answer.out, re.MULTILINE)
-    options = cli._parser().parse_args(shlex.split(words))
+    (words,) = re.findall(rf"^Example: python -m {impl.__name__} (.*)$", answer.out, re.MULTILINE)
+    options = cli._parser(impl).parse_args(shlex.split(words))
     assert options.verb == verb
 
 
-def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monkeypatch):
+def test_devices_and_measuring_are_offered_only_where_the_package_has_them(capsys):
+    with_both = other_package(on_device=None, check_boundary=None)
+    for impl, there in ((numpy_ref, False), (with_both, True), (torch_port, True)):
+        for verb in VERBS:
+            out = call(capsys, verb, "--help", impl=impl).out
+            assert ("--device" in out) == (there and verb in ("demo", "train"))
+            assert ("--check" in out) == (there and verb == "boundary")
+
+
+def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monkeypatch, impl):
     monkeypatch.setenv("COLUMNS", "1000")
-    out = call(capsys, "train", "--help").out
+    out = call(capsys, "train", "--help", impl=impl).out
     for field in dataclasses.fields(RunConfig):
         option = field.name.replace("_", "-")
         (line,) = re.findall(rf"^  --{option}(?:,| [^-]).*(?:\n {{6}}.*)?$", out, re.MULTILINE)
@@ -133,6 +176,8 @@ def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monke
         (["inspect"], "file"),
         (["diff", "only-one"], "b"),
         (["boundary", "--no-such-option"], "--no-such-option"),
+        (["boundary", "--row", "no such row"], "full resume"),
+        (["train", "--device", "cpu"], "--device"),
         (["train", "--steps"], "expected one argument"),
         (["train", "--steps", "-1"], "expected a whole number >= 0, found '-1'"),
         (["train", "--steps", "1e3"], "expected a whole number >= 0, found '1e3'"),
@@ -178,11 +223,11 @@ def test_settings_out_of_range_exit_2_all_in_one_message(train, tmp_path, words,
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_has_an_option_and_reaches_the_run(capsys, small, tmp_path, name):
+def test_every_setting_has_an_option_and_reaches_the_run(capsys, small, tmp_path, name, impl):
     assert SETTINGS.keys() == {field.name for field in dataclasses.fields(RunConfig)}
     value, words = SETTINGS[name]
     assert value != getattr(RunConfig(), name)
-    answer = call(capsys, "train", "--data", small, "--dir", tmp_path / "run", "--steps", 0, *words)
+    answer = call(capsys, "train", "--data", small, "--dir", tmp_path / "run", "--steps", 0, *words, impl=impl)
     assert answer.status == 0
     assert read_checkpoint(step(tmp_path / "run", 0)).config == RunConfig(**{name: value})
     assert f"{name}={value!r}" in answer.out  # and is told
@@ -382,6 +427,42 @@ def test_several_runs_in_one_directory_are_refused(train, tmp_path):
     assert states_of(tmp_path / "run") == before
 
 
+@NO_TORCH
+def test_a_run_goes_from_package_to_package_and_back_as_if_it_had_never_left(capsys, train_with, tmp_path):
+    words = ["--dropout", "0.3", "--noise", "0.1", "--batch-norm", "--schedule", "step", "--step-size", "5"]
+    words += ["--accumulation", "2", "--amsgrad", "--evaluate-every", "4"]
+    turns = [(1, numpy_ref), (6, torch_port), (7, numpy_ref), (12, torch_port), (17, numpy_ref)]
+    for total, impl in turns:
+        answer = train_with(impl, total, *words)
+        assert (answer.status, "row: " in answer.out) == (0, total > 1)
+        if total > 1:
+            row = row_named("saved in one, resumed in the other")
+            assert f"\nrow: {row.name}: bitwise ({row.conditions})\n" in answer.out
+    for impl in (numpy_ref, torch_port):
+        assert train_with(impl, 17, *words, name=impl.__name__).status == 0
+        told = call(capsys, "diff", step(tmp_path / "run", 17), step(tmp_path / impl.__name__, 17), "--json", impl=impl)
+        assert told.status == 0
+        assert strict_json(told.out)["leaves"] == []
+
+
+def test_a_resume_says_which_row_of_the_boundary_applies_and_aloud_when_it_is_less_than_bitwise(
+    train_with,
+):
+    train = partial(train_with, numpy_ref)
+    train(2)
+    row = row_named("full resume")
+    assert f"\nrow: full resume: bitwise ({row.conditions})\n" in train(3).out
+    assert "row: " not in train(3).out  # nothing goes on
+    train(2, "--arithmetic", "native", name="native")
+    row = row_named("full resume, native")
+    assert f"\nrow: full resume, native: bitwise ({row.conditions})\n" in train(3, name="native").out
+    here = numpy_ref.environment()
+    elsewhere = other_package(environment=lambda: here | {"machine": "another"})
+    row = row_named("full resume, native, elsewhere")
+    answer = train_with(elsewhere, 4, "--quiet", name="native")
+    assert (answer.out, answer.err) == ("", f"row: {row.name}: {row.kind} ({row.conditions})\n")
+
+
 def test_an_interrupt_leaves_the_newest_checkpoint_and_the_same_command_goes_on(capsys, train, tmp_path, monkeypatch):
     def interrupted(self, record):
         if record.step == 15:
@@ -400,16 +481,16 @@ def test_an_interrupt_leaves_the_newest_checkpoint_and_the_same_command_goes_on(
     assert call(capsys, "diff", *(step(tmp_path / name, 20) for name in ("run", "never stopped"))).status == 0
 
 
-def test_a_directory_that_cannot_hold_checkpoints_is_refused_before_any_training(train, tmp_path, monkeypatch):
+def test_a_directory_that_cannot_hold_checkpoints_is_refused_before_any_training(train, tmp_path, monkeypatch, impl):
     """Not after hours, with the run lost."""
     trained = []
-    real = cli.train_n_steps
+    real = impl.train_n_steps
 
     def noted(run, data, n, **options):
         trained.append(n)
         return real(run, data, n, **options)
 
-    monkeypatch.setattr(cli, "train_n_steps", noted)
+    monkeypatch.setattr(impl, "train_n_steps", noted)
     (tmp_path / "file").write_text("no directory")
     for name in ("file", "file/below"):
         answer = train(5, name=name)
@@ -433,11 +514,11 @@ def test_a_processor_that_flushes_subnormals_is_refused_with_a_message(train, tm
 
 
 @pytest.mark.parametrize("name", ["my run", "Läufe ✓", "-run", "run [1]"])
-def test_a_run_may_stand_in_a_relative_directory_of_any_name(capsys, small, tmp_path, monkeypatch, name):
+def test_a_run_may_stand_in_a_relative_directory_of_any_name(capsys, small, tmp_path, monkeypatch, name, impl):
     monkeypatch.chdir(tmp_path)
     for total in (2, 4):
         words = ["train", "--data", "small.npz", "--steps", total, f"--dir={name}", "--hidden", "4"]
-        assert call(capsys, *words).status == 0
+        assert call(capsys, *words, impl=impl).status == 0
     assert names_in(tmp_path / name) == ["step-00000002.safetensors", "step-00000004.safetensors"]
 
 
@@ -483,6 +564,7 @@ def test_inspect_tells_the_ratio_to_the_model(capsys, train, tmp_path, words, ra
     assert strict_json(call(capsys, "inspect", path, "--json").out)["model_and_optimizer_over_model"] == ratio
 
 
+@ON_FILES
 def test_inspect_shows_every_leaf_with_its_type_shape_and_size(capsys, train, tmp_path):
     train(3)
     path = step(tmp_path / "run", 3)
@@ -505,6 +587,7 @@ def test_inspect_shows_every_leaf_with_its_type_shape_and_size(capsys, train, tm
     assert told["config"]["batch_size"] == 5
 
 
+@ON_FILES
 def test_inspect_takes_a_weights_file_and_says_so(capsys, train, tmp_path, small):
     train(2)
     run = resume_from_full_checkpoint(step(tmp_path / "run", 2), load_data(small))
@@ -516,6 +599,7 @@ def test_inspect_takes_a_weights_file_and_says_so(capsys, train, tmp_path, small
     assert "optimizer/" not in answer.out
 
 
+@ON_FILES
 def test_verify_holds_for_a_file_as_written_and_fails_at_any_flipped_byte(capsys, train, tmp_path):
     train(2)
     path = step(tmp_path / "run", 2)
@@ -535,6 +619,7 @@ def test_verify_holds_for_a_file_as_written_and_fails_at_any_flipped_byte(capsys
     assert call(capsys, "verify", path).status == 1
 
 
+@ON_FILES
 def test_verify_says_in_json_too_that_a_file_does_not_hold(capsys, train, tmp_path):
     train(2)
     path = step(tmp_path / "run", 2)
@@ -546,6 +631,7 @@ def test_verify_says_in_json_too_that_a_file_does_not_hold(capsys, train, tmp_pa
     assert str(path) in told["error"]
 
 
+@ON_FILES
 def test_diff_names_the_leaf_and_both_values(capsys, train, tmp_path, small):
     train(4)
     path, other = step(tmp_path / "run", 4), tmp_path / "other.safetensors"
@@ -567,6 +653,7 @@ def test_diff_names_the_leaf_and_both_values(capsys, train, tmp_path, small):
     assert call(capsys, "diff", path, path) == (0, "bitwise: the training state is the same\n", "")
 
 
+@ON_FILES
 def test_diff_tells_zeros_of_both_signs_apart(capsys, train, tmp_path, small):
     train(1)
     run = resume_from_full_checkpoint(step(tmp_path / "run", 1), load_data(small))
@@ -578,6 +665,7 @@ def test_diff_tells_zeros_of_both_signs_apart(capsys, train, tmp_path, small):
     assert "model/layer0.bias" in answer.out
 
 
+@ON_FILES
 def test_diff_of_weights_compares_weights_and_tells_kinds_apart(capsys, train, tmp_path, small):
     train(2)
     path = step(tmp_path / "run", 2)
@@ -595,6 +683,7 @@ def test_diff_of_weights_compares_weights_and_tells_kinds_apart(capsys, train, t
     assert {leaf["distance"] for leaf in told["leaves"]} == {"inf"}
 
 
+@ON_FILES
 def test_what_must_differ_is_shown_apart_and_does_not_count(capsys, train, tmp_path, monkeypatch):
     train(3)
     monkeypatch.setenv("OMP_NUM_THREADS", "17")
@@ -621,8 +710,106 @@ def test_boundary_shows_every_row(capsys):
     ]
 
 
-def test_json_has_no_word_for_infinity_or_nan(train, monkeypatch):
-    monkeypatch.setattr(cli, "evaluate", lambda run, data: Evaluation(float("nan"), 0.5))
+def test_boundary_shows_the_rows_that_are_asked_for(capsys):
+    names = [ROWS[3].name, ROWS[1].name]
+    words = [word for name in names for word in ("--row", name)]
+    told = strict_json(call(capsys, "boundary", "--json", *words).out)
+    assert [row["name"] for row in told] == [ROWS[1].name, ROWS[3].name]
+    out = call(capsys, "boundary", *words).out
+    assert re.findall(r"^(\S.*): (?:bitwise|within|statistical|never)", out, re.MULTILINE) == names[::-1]
+
+
+class Measured(NamedTuple):
+    """What `check_boundary` yields."""
+
+    row: str
+    kind: str
+    holds: bool | None
+    figure: str
+    share: float | None
+    note: str
+
+
+MEASURED = {
+    True: Measured(ROWS[0].name, "bitwise", True, "0 of 12 leaves differ", None, ""),
+    False: Measured(ROWS[2].name, "within", False, "3 units in the last place", 1.25, "the worst is layer0.weight"),
+    None: Measured(ROWS[4].name, "never", None, "", None, "needs a CUDA device"),
+}
+
+
+def measuring(*results):
+    """A package whose measurements have these results."""
+    asked = []
+
+    def check_boundary(names):
+        asked.append(list(names))
+        yield from results
+
+    return other_package(check_boundary=check_boundary, asked=asked)
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [((True,), 0), ((True, None), 0), ((True, False, None), 1), ((False,), 1), ((None, None), 2), ((), 2)],
+)
+def test_measured_rows_give_the_verdict_and_nothing_measured_is_none(capsys, monkeypatch, results, status):
+    """An exit of 0 must not mean that nothing was looked at."""
+    monkeypatch.setenv("COLUMNS", "160")
+    results = [MEASURED[holds] for holds in results]
+    answer = call(capsys, "boundary", "--check", impl=measuring(*results))
+    counts = Counter(result.holds for result in results)
+    assert answer.status == status
+    assert ("none of these rows can be measured" in answer.err) == (status == 2)
+    measured = counts[True] + counts[False]
+    assert f"{counts[True]} of {measured} measured rows hold, {counts[None]} not measured" in answer.out
+    lines = answer.out.splitlines()
+    for result, line in zip(results, lines[1:], strict=False):
+        verdict = {True: "holds", False: "BROKEN", None: "not measured"}[result.holds]
+        share = ["125%"] if result.share else []
+        found = "; ".join(filter(None, (result.figure, result.note)))
+        assert re.split(r" {2,}", line) == [result.row, result.kind, verdict, *share, found]
+        assert line.index(verdict) == lines[0].index("here")
+    told = call(capsys, "boundary", "--check", "--json", impl=measuring(*results))
+    assert told.status == status
+    verdict = strict_json(told.out)
+    assert verdict["holds"] is {0: True, 1: False, 2: None}[status]
+    assert verdict["rows"] == [result._asdict() for result in results]
+
+
+def test_the_rows_that_are_asked_for_are_measured_and_no_other(capsys):
+    impl = measuring(MEASURED[True])
+    call(capsys, "boundary", "--check", "--row", ROWS[2].name, "--row", ROWS[0].name, impl=impl)
+    call(capsys, "boundary", "--check", impl=impl)
+    assert impl.asked == [[ROWS[0].name, ROWS[2].name], [row.name for row in ROWS]]
+
+
+def test_a_measured_row_is_shown_before_the_next_is_measured(capsys):
+    """Some take minutes."""
+    seen = []
+
+    def check_boundary(names):
+        for result in (MEASURED[True], MEASURED[False]):
+            yield result
+            seen.append(capsys.readouterr().out)
+
+    call(capsys, "boundary", "--check", impl=other_package(check_boundary=check_boundary))
+    assert [MEASURED[holds].row in out for holds, out in zip((True, False), seen, strict=True)] == [True, True]
+
+
+def test_a_long_finding_goes_on_in_its_own_column(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = [f"word{i}" for i in range(40)]
+    answer = call(capsys, "boundary", "--check", impl=measuring(MEASURED[True]._replace(note=" ".join(words))))
+    head, *lines = answer.out.splitlines()
+    start = head.index("found")
+    column = " ".join(line[start:] for line in lines[:-2])
+    assert column == f"{MEASURED[True].figure}; {' '.join(words)}"
+    assert {line[:start].strip() for line in lines[1:-2]} == {""}
+    assert len(lines) > 10
+
+
+def test_json_has_no_word_for_infinity_or_nan(train, monkeypatch, impl):
+    monkeypatch.setattr(impl, "evaluate", lambda run, data: Evaluation(float("nan"), 0.5))
     told = strict_json(train(1, "--json").out)
     assert (told["test_loss"], told["test_accuracy"]) == ("nan", 0.5)
 
@@ -664,7 +851,6 @@ def make_unusable_data(folder):
     ("words", "names"),
     [
         *((f"train --data {name}", name) for name in ["missing.csv", "missing.npz", ".", *MADE]),
-        ("train --hidden 2000000000,2000000000", "allocate"),  # more than any memory holds
         ("train --hidden 99999999999999999999", "99999999999999999999"),
         *((f"{verb} {name}", name) for verb in ("verify", "inspect") for name in ("missing", "folder.csv", "few.csv")),
         ("diff missing few.csv", "missing"),
@@ -685,6 +871,23 @@ def test_a_users_mistake_gets_one_clear_message_and_no_traceback(capsys, monkeyp
     assert len(answer.err.splitlines()) <= 2
     assert "Traceback" not in answer.err
     assert names_in(tmp_path) == before
+
+
+def test_more_than_any_memory_holds_gets_one_clear_message_and_no_traceback(capsys, monkeypatch, tmp_path, impl):
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, "train", "--hidden", "2000000000,2000000000", impl=impl)
+    assert (answer.status, answer.out) == (2, "")
+    assert "allocate" in answer.err
+    assert len(answer.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_other_error_of_the_packages_is_a_bug_and_not_hidden(capsys):
+    def broken(source):
+        raise RuntimeError("a run that has been used up")
+
+    with pytest.raises(RuntimeError, match="used up"):
+        call(capsys, "train", impl=other_package(load_data=broken))
 
 
 @pytest.mark.parametrize("manifest", [{}, {"scalars": 3}, {"scalars": [1]}, {"config": 3, "kind": "full"}])
@@ -731,21 +934,127 @@ def test_output_to_a_full_disk_fails_with_a_message(tmp_path, buffered):
     assert not re.search("Traceback|Exception", process.stderr)
 
 
-# Help without weight, tables with and without rich
+# Help without weight
 
 
+@pytest.mark.parametrize("package", ["numpy_ref", "torch_port"])
 @pytest.mark.parametrize("words", ["[]", "['--help']", "['train', '--help']", "['boundary']"])
-def test_help_and_import_load_no_heavy_package(tmp_path, words):
+def test_help_and_import_load_no_heavy_package(tmp_path, words, package):
     program = (
-        "import sys, numpy_ref\n"
+        f"import sys, {package} as package\n"
         f"words = {words}\n"
         "from numpy_ref.cli import main\n"
-        "try:\n    main(words) if words else None\nexcept SystemExit:\n    pass\n"
+        "try:\n    main(package, words) if words else None\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'matplotlib', 'rich', 'numpy_ref.demo', 'numpy_ref.figure'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     process = python("-c", program, cwd=tmp_path)
     assert (process.returncode, process.stderr) == (0, "[]\n")
+
+
+def test_without_torch_the_port_shows_what_needs_none_and_says_what_the_rest_needs(capsys, tmp_path, small):
+    """In a directory where `import torch` fails as it does when torch is not installed."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    path = step(tmp_path / "run", 1)
+    words = ["--data", small, "--dir", path.parent, "--hidden", "3"]
+    assert call(capsys, "train", "--steps", 1, *words).status == 0
+    before = names_in(tmp_path)
+
+    for help in (["--help"], ["train", "--help"]):
+        process = python("-m", "torch_port", *help, cwd=tmp_path)
+        assert (process.returncode, process.stderr) == (0, "")
+        assert process.stdout.startswith("usage: python -m torch_port")
+    program = (
+        "import sys, torch_port\n"
+        "from numpy_ref.cli import main\n"
+        f"path, words = {str(path)!r}, {list(map(str, words))!r}\n"
+        "light = [['inspect', path], ['verify', path], ['diff', path, path], ['boundary']]\n"
+        "heavy = [['train', '--steps', '2', *words], ['demo'], ['train', '--data', 'missing.csv', '--json']]\n"
+        "statuses = [main(torch_port, words) for words in light + heavy]\n"
+        "print(statuses, file=sys.stderr)"
+    )
+    process = python("-c", program, cwd=tmp_path)
+    *refusals, statuses = process.stderr.splitlines()
+    assert statuses == str([0, 0, 0, 0, 2, 2, 2])
+    line = "torch_port needs PyTorch, and cannot import it: No module named 'torch'; install the 'torch' extra, "
+    assert refusals == [line + "pip install '.[torch]'"] * 3
+    assert (names_in(tmp_path), names_in(path.parent)) == (before, [path.name])
+
+
+def test_another_package_that_is_missing_is_a_bug_and_not_hidden(capsys, small, tmp_path):
+    def broken(source):
+        raise ModuleNotFoundError("No module named 'another'", name="another")
+
+    with pytest.raises(ModuleNotFoundError, match="another"):
+        call(capsys, "train", impl=other_package(load_data=broken))
+
+
+# Devices
+
+
+def test_a_run_is_made_and_resumed_and_trained_on_the_device_that_is_asked_for(train_with):
+    places, made = [], []
+
+    @contextmanager
+    def on_device(name):
+        places.append(name)
+        try:
+            yield
+        finally:
+            places.pop()
+
+    def noting(name):
+        def noted(*words, **options):
+            made.append((name, *places))
+            return getattr(numpy_ref, name)(*words, **options)
+
+        return noted
+
+    names = ("init_run", "resume_from_full_checkpoint", "train_n_steps", "evaluate")
+    impl = other_package(on_device=on_device, **{name: noting(name) for name in names})
+    assert train_with(impl, 1, "--device", "here:1").status == 0
+    assert train_with(impl, 2).status == 0
+    first, second = [(name, "here:1") for name in names], [(name, "cpu") for name in names]
+    assert made == [first[0], *first[2:], *second[1:]]
+
+
+def test_the_demo_and_its_other_process_are_on_the_device_that_is_asked_for(capsys, monkeypatch, tmp_path):
+    from numpy_ref import demo
+
+    places, seen = [], []
+
+    @contextmanager
+    def on_device(name):
+        places.append(name)
+        try:
+            yield
+        finally:
+            places.pop()
+
+    def noted(impl, directory, words):
+        seen.append((impl.__name__, *places, *words))
+        raise ValueError("enough")
+
+    monkeypatch.setattr(demo, "run_demo", noted)
+    words = ["demo", "--figure", tmp_path / "demo.svg"]
+    assert call(capsys, *words, "--device", "here:1", impl=other_package(on_device=on_device)).status == 2
+    assert call(capsys, *words, impl=numpy_ref).status == 2
+    assert seen == [("other", "here:1", "--device", "here:1"), ("numpy_ref",)]
+
+
+@NO_TORCH
+@pytest.mark.parametrize("name", ["nowhere", "cuda:99", "xpu", ""])
+@pytest.mark.parametrize("verb", ["train", "demo"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(capsys, monkeypatch, tmp_path, verb, name):
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, verb, "--device", name, impl=torch_port)
+    assert (answer.status, answer.out) == (2, "")
+    assert len(answer.err.splitlines()) == 1
+    assert f"found {name!r}" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# Tables
 
 
 def cells(text):
@@ -761,6 +1070,7 @@ def on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
+@ON_FILES
 def test_rich_draws_the_same_table_on_a_terminal_only(capsys, train, tmp_path, monkeypatch):
     train(2)
     train(3, name="other")
@@ -786,6 +1096,7 @@ def test_json_stays_json_on_a_terminal(capsys, monkeypatch):
     assert len(strict_json(call(capsys, "boundary", "--json").out)) == len(ROWS)
 
 
+@ON_FILES
 def test_a_narrow_terminal_folds_cells_and_cuts_none(capsys, train, tmp_path, monkeypatch):
     train(2)
     on_a_terminal(monkeypatch)
@@ -794,6 +1105,7 @@ def test_a_narrow_terminal_folds_cells_and_cuts_none(capsys, train, tmp_path, mo
     assert "…" not in drawn
 
 
+@ON_FILES
 def test_without_rich_a_terminal_gets_plain_text(capsys, train, tmp_path, monkeypatch):
     train(2)
     path = step(tmp_path / "run", 2)
@@ -834,10 +1146,12 @@ def test_no_command_needs_the_extra(tmp_path):
     program = (
         "import sys\n"
         "sys.modules['rich'] = sys.modules['matplotlib'] = None\n"
+        "import numpy_ref\n"
         "from numpy_ref.cli import main\n"
         "path = 'run/step-00000001.safetensors'\n"
         "start = ['train', '--steps', '1', '--hidden', '3']\n"
-        "sys.exit(max(map(main, [start, ['inspect', path], ['verify', path], ['diff', path, path]])))"
+        "commands = [start, ['inspect', path], ['verify', path], ['diff', path, path]]\n"
+        "sys.exit(max(main(numpy_ref, words) for words in commands))"
     )
     process = python("-c", program, cwd=tmp_path)
     assert process.returncode == 0
@@ -866,6 +1180,7 @@ def test_a_second_process_in_a_directory_is_told_so_and_harms_nothing(train, tmp
     assert train(8).status == 0
 
 
+@ON_FILES
 def test_two_runs_of_other_settings_differ_though_their_states_agree(capsys, train, tmp_path):
     train(0)
     train(0, "--beta1", "0.5", name="other")

@@ -1,17 +1,22 @@
 """The whole experiment: its table, its figure, its digest, and that it notices when an outcome is wrong."""
 
 import math
+import re
 import sys
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import numpy_ref
 from numpy_ref import checkpoint, cli, demo
 from numpy_ref.checkpoint import read_checkpoint, save_checkpoint
+from numpy_ref.container import CheckpointError
 from numpy_ref.data import load_data
 from numpy_ref.store import checkpoint_path
 from parity_tests.commands import call, python, strict_json
+from parity_tests.implementations import EACH, IMPLEMENTATIONS, NO_TORCH
 
 LEFT_OUT = [
     "nothing",
@@ -36,14 +41,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(folder):
     """The demo, carried out once in this process."""
-    return demo.run_demo(folder)
+    return demo.run_demo(numpy_ref, folder)
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """The demo as a person runs it: its process and its directory."""
-    folder = tmp_path_factory.mktemp("a person's place")
-    return python("-m", "numpy_ref", "demo", cwd=folder), folder
+    """The demo of each package as a person runs it: its process and its directory."""
+    folders = {impl: tmp_path_factory.mktemp("a person's place") for impl in IMPLEMENTATIONS}
+    return {impl: (python("-m", impl.__name__, "demo", cwd=folder), folder) for impl, folder in folders.items()}
 
 
 def cells_of(text):
@@ -65,12 +70,13 @@ def cells_of(text):
 
 def wrong(tmp_path):
     """The experiment's rows that are not the right ones."""
-    result = demo.run_demo(tmp_path)
+    result = demo.run_demo(numpy_ref, tmp_path)
     return [outcome.left_out for outcome in result.outcomes if not outcome.right], result.right
 
 
-def test_the_demo_prints_every_row_and_writes_the_figure(printed):
-    process, folder = printed
+@pytest.mark.parametrize("impl", EACH)
+def test_the_demo_prints_every_row_and_writes_the_figure(printed, impl):
+    process, folder = printed[impl]
     assert (process.returncode, process.stderr) == (0, "")
     rows = cells_of(process.stdout)
     assert [row[0] for row in rows] == LEFT_OUT
@@ -84,6 +90,14 @@ def test_the_demo_prints_every_row_and_writes_the_figure(printed):
     assert "every outcome is the right one" in process.stdout
     assert "WRONG" not in process.stdout
     assert [path.name for path in folder.iterdir()] == ["demo.svg"]
+
+
+@NO_TORCH
+def test_both_packages_print_the_same_demo_and_draw_the_same_figure(printed):
+    """To the last digit of every distance, and word by word of every cause; only the seconds are their own."""
+    texts = {re.sub(r" \([0-9.]+ s\)$", "", process.stdout.rstrip()) for process, _ in printed.values()}
+    figures = {(folder / "demo.svg").read_bytes() for _, folder in printed.values()}
+    assert (len(printed), len(texts), len(figures)) == (2, 1, 1)
 
 
 def test_each_lost_state_is_named_in_words(whole):
@@ -133,7 +147,7 @@ def test_the_outcomes_are_bitwise_for_the_whole_and_apart_for_the_rest(whole):
 
 
 def test_json_says_what_the_table_says(whole, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "run_demo", lambda directory: whole)
+    monkeypatch.setattr(demo, "run_demo", lambda *words: whole)
     answer = call(capsys, "demo", "--json", "--figure", tmp_path / "demo.svg")
     assert (answer.status, answer.err) == (0, "")
     told = strict_json(answer.out)
@@ -176,13 +190,32 @@ def test_the_resume_happens_in_another_process(tmp_path, monkeypatch):
     assert files == [checkpoint_path(tmp_path, demo.STOP).name]  # all that the other process is given
 
 
+def test_the_other_process_runs_the_same_package_with_the_words_that_it_is_given(tmp_path, monkeypatch):
+    """Or the demo of the port would be finished by the reference, or on another device, and say nothing about it."""
+    commands = []
+
+    def noted(command, **options):
+        commands.append(command)
+        return SimpleNamespace(returncode=2)
+
+    monkeypatch.setattr(demo.subprocess, "run", noted)
+    monkeypatch.setattr(demo, "STOP", 1)
+    monkeypatch.setattr(demo, "STEPS", 2)
+    names = {name: getattr(numpy_ref, name) for name in numpy_ref.__all__}
+    other = SimpleNamespace(**names, __name__="other", __file__=numpy_ref.__file__)
+    with pytest.raises(CheckpointError, match="found that it ended with 2"):
+        demo.run_demo(other, tmp_path, ("--device", "cuda"))
+    assert commands[0][1:4] == ["-m", "other", "train"]
+    assert commands[0][-2:] == ["--device", "cuda"]
+
+
 def test_another_process_that_fails_is_a_wrong_outcome_and_no_traceback(capsys, monkeypatch, tmp_path):
     """As when the disk is full there: the file that it is to resume from is gone."""
     finish = demo._finish_elsewhere
 
-    def without_its_file(directory):
+    def without_its_file(impl, directory, words):
         checkpoint_path(directory, demo.STOP).unlink()
-        return finish(directory)
+        return finish(impl, directory, words)
 
     monkeypatch.setattr(demo, "_finish_elsewhere", without_its_file)
     monkeypatch.setattr(demo, "STOP", 1)
@@ -204,12 +237,12 @@ def test_a_full_resume_that_loses_a_leaf_is_wrong(tmp_path, monkeypatch):
     """The other process finds a file without Adam's m, as a saver that forgets it would leave."""
     finish = demo._finish_elsewhere
 
-    def forgetful(directory):
+    def forgetful(impl, directory, words):
         path = checkpoint_path(directory, demo.STOP)
         found = checkpoint.resume_from_full_checkpoint(path, load_data("digits"))
         m = {name: np.zeros_like(x) for name, x in found.state.optimizer.m.items()}
         save_checkpoint(path, found._replace(state=found.state._replace(optimizer=found.state.optimizer._replace(m=m))))
-        return finish(directory)
+        return finish(impl, directory, words)
 
     monkeypatch.setattr(demo, "_finish_elsewhere", forgetful)
     monkeypatch.setattr(demo, "LOSSES", {})
@@ -224,9 +257,9 @@ def test_one_bit_of_any_leaf_in_the_last_state_makes_the_full_resume_wrong(tmp_p
     monkeypatch.setattr(demo, "STOP", 1)
     monkeypatch.setattr(demo, "STEPS", 2)
 
-    def elsewhere(directory):
+    def elsewhere(impl, directory, words):
         run = checkpoint.resume_from_full_checkpoint(checkpoint_path(directory, 1), data)
-        moments = list(demo.follow(demo._Here, run, data, 1))
+        moments = list(demo.follow(numpy_ref, run, data, 1))
         state = moments[-1].state
         if leaf == "rng":
             state = state._replace(rng=state.rng._replace(dropout=state.rng.dropout._replace(pos=0)))
@@ -237,7 +270,7 @@ def test_one_bit_of_any_leaf_in_the_last_state_makes_the_full_resume_wrong(tmp_p
         return moments
 
     monkeypatch.setattr(demo, "_finish_elsewhere", elsewhere)
-    result = demo.run_demo(tmp_path)
+    result = demo.run_demo(numpy_ref, tmp_path)
     assert not result.outcomes[0].right
     assert result.outcomes[0].verdict.step == 2
 
@@ -245,7 +278,7 @@ def test_one_bit_of_any_leaf_in_the_last_state_makes_the_full_resume_wrong(tmp_p
 def test_the_other_seed_is_another_seed(tmp_path, monkeypatch):
     """Not the same one from its start."""
     monkeypatch.setattr(demo, "LOSSES", {"the same seed again": "rng"})
-    again, other = demo.run_demo(tmp_path).outcomes[-2:]
+    again, other = demo.run_demo(numpy_ref, tmp_path).outcomes[-2:]
     assert (again.left_out, other.left_out) == ("the same seed again", LEFT_OUT[-1])
     assert again.curve[1:] != other.curve[1:]
 
@@ -266,7 +299,7 @@ def test_the_exit_status_is_1_when_one_outcome_is_wrong(whole, capsys, monkeypat
         other = outcomes[1 if fault == "full" else 0]
         outcomes[row] = outcomes[row]._replace(right=False, verdict=other.verdict)
     result = whole._replace(outcomes=outcomes)
-    monkeypatch.setattr(demo, "run_demo", lambda directory: result)
+    monkeypatch.setattr(demo, "run_demo", lambda *words: result)
     answer = call(capsys, "demo", "--figure", tmp_path / "demo.svg", *(["--json"] if json else []))
     assert answer.status == 1
     if json:
@@ -283,7 +316,7 @@ def test_the_exit_status_is_1_when_one_outcome_is_wrong(whole, capsys, monkeypat
 def test_without_matplotlib_the_demo_works_and_says_what_the_figure_needs(whole, capsys, monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "numpy_ref.figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(demo, "run_demo", lambda directory: whole)
+    monkeypatch.setattr(demo, "run_demo", lambda *words: whole)
     answer = call(capsys, "demo", "--figure", tmp_path / "demo.svg")
     assert (answer.status, answer.err) == (0, "")
     assert [row[0] for row in cells_of(answer.out)] == LEFT_OUT
@@ -295,7 +328,7 @@ def test_without_matplotlib_the_demo_works_and_says_what_the_figure_needs(whole,
 
 @pytest.mark.parametrize("place", ["missing/demo.svg", "demo.unknown"])
 def test_a_figure_that_cannot_be_written_is_refused_before_the_experiment(whole, capsys, monkeypatch, tmp_path, place):
-    monkeypatch.setattr(demo, "run_demo", lambda directory: whole)
+    monkeypatch.setattr(demo, "run_demo", lambda *words: whole)
     answer = call(capsys, "demo", "--figure", tmp_path / place)
     assert answer.status != 0
     assert "Traceback" not in answer.err
@@ -389,7 +422,7 @@ def test_the_labels_of_the_distances_do_not_lie_on_one_another(whole, tmp_path, 
 def test_the_demo_leaves_no_checkpoint_behind(whole, capsys, monkeypatch, tmp_path):
     folders = []
 
-    def noted(directory):
+    def noted(impl, directory, words):
         folders.append(directory)
         assert directory.is_dir()
         return whole

@@ -15,10 +15,9 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import compare, digest
 from numpy_ref.train import RunState
+from parity_tests.implementations import EACH, IMPLEMENTATIONS
 from parity_tests.mutants import FAULTS, SAMPLES, leaves_of, losing, resuming
 from parity_tests.strategies import run_configs, small_data
-
-IMPLEMENTATIONS = [numpy_ref]
 
 # Two epochs are 10 steps: 19 samples in batches of 4, the last one partial, with decays at 3, 6 and 9.
 CONFIG = RunConfig(
@@ -29,7 +28,7 @@ DATA = small_data(1, samples=23)
 STOP, STEPS = 7, 6  # in the second epoch, after two decays and before the third
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda impl: impl.__name__)
+@pytest.fixture(params=EACH)
 def impl(request: pytest.FixtureRequest) -> ModuleType:
     return request.param
 

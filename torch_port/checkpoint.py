@@ -1,0 +1,103 @@
+"""Checkpoints: a live run's whole state, or its weights, to the file that `numpy_ref` writes and reads, and back.
+
+What handles files exists once, in `numpy_ref.checkpoint`; here a run becomes the reference's state on its way out, and
+the reference's state a run on its way in. So a run saved in one package is resumed in the other, bit for bit.
+"""
+
+from os import PathLike
+
+from numpy_ref import checkpoint as files
+from numpy_ref import train as reference
+from numpy_ref.checkpoint import Checkpoint, read_checkpoint
+from numpy_ref.config import RunConfig
+from numpy_ref.data import Dataset
+from torch_port import train
+from torch_port.boundary import environment
+from torch_port.train import Run
+
+__all__ = [
+    "Checkpoint",
+    "read_checkpoint",
+    "resume_from_full_checkpoint",
+    "resume_from_weights_only",
+    "save_checkpoint",
+    "save_weights",
+]
+
+Path = str | PathLike[str]
+
+
+def save_checkpoint(path: Path, run: Run) -> None:
+    """Write a full checkpoint, whole or not at all; it is on disk when this returns.
+
+    Args:
+        path: the file; replaced if it is there.
+        run: left as it is.
+
+    Raises:
+        ValueError: the state could not be loaded again; see `numpy_ref.save_checkpoint`.
+        OSError: it could not be written; what stood under the name before still does.
+
+    Resume:
+        `resume_from_full_checkpoint` of either package on this file goes on as if the run had never stopped.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/run.safetensors", train.train_n_steps(run, digits, 2))
+        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits)
+        >>> resumed.step, resumed.schedule.last_epoch
+        (2, 2)
+    """
+    files.write_run(path, _as_data(run), files.FULL, environment(run.device))
+
+
+def save_weights(path: Path, run: Run) -> None:
+    """Write a checkpoint of the kind "weights": the model alone, for another run. See `save_checkpoint`."""
+    files.write_run(path, _as_data(run), files.WEIGHTS, environment(run.device))
+
+
+def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig | None = None) -> Run:
+    """Continue a run as if it had never stopped, on torch's default device; its configuration comes from the file.
+
+    Args:
+        path: a full checkpoint, written by either package.
+        data: the data set the run was started on.
+        expect: refuse the file if its configuration is another one.
+
+    Returns:
+        The run, at the step at which it was saved.
+
+    Raises:
+        CheckpointError: see `numpy_ref.resume_from_full_checkpoint`.
+    """
+    found = files.resume_from_full_checkpoint(path, data, expect=expect)
+    train.check_run(found.config, data)
+    return train.restore(found.config, found.state, run_id=found.run_id, fingerprint=found.fingerprint)
+
+
+def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Run:
+    """Start a new run from the weights in a file: everything else is fresh. Not a continuation, and not meant as one.
+
+    Args:
+        path: a checkpoint of either kind; only its model is used, batch normalisation's statistics included.
+        data: the data set of the new run.
+        config: its configuration; the file's own does not matter.
+
+    Returns:
+        A run at step 0 with a new id.
+
+    Raises:
+        CheckpointError: see `numpy_ref.resume_from_weights_only`.
+    """
+    found = files.resume_from_weights_only(path, data, config)
+    train.check_run(config, data)
+    return train.restore(config, found.state, run_id=found.run_id, fingerprint=found.fingerprint)
+
+
+def _as_data(run: Run) -> reference.Run:
+    """The run as the reference has it: its state is data."""
+    return reference.Run(run.config, train.snapshot(run), run.run_id, run.fingerprint)

@@ -1,0 +1,258 @@
+"""A multi-layer perceptron and its loss as `nn.Module` and autograd, bit for bit the reference's.
+
+Sizes: B batch, D inputs, H hidden, C classes. A hidden layer is linear, batch normalisation if wanted, ReLU, dropout;
+the last layer is linear. Where the bits of a stock kernel depend on the machine (products, sums, exp, log), a function
+of ours stands in, with the backward pass of `numpy_ref.model`; all else is autograd's. State-dict keys are the
+reference's names: `layer0.weight` (H, D), `layer0.bias`, `norm0.weight`, ... Dropout masks are drawn outside and handed
+in, so that a forward pass consumes no randomness.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from numpy_ref.model import NORM_EPS, NORM_MOMENTUM
+from torch_port.arithmetic import REPRODUCIBLE, Arithmetic
+from torch_port.rng import draw_bernoulli, draw_uniform
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` with the arithmetic given; zero when made, since initial weights are drawn from a stream."""
+
+    def __init__(self, in_features: int, out_features: int, *, ops: Arithmetic = REPRODUCIBLE) -> None:
+        super().__init__(in_features, out_features, dtype=torch.float32)
+        self.ops = ops
+
+    def reset_parameters(self) -> None:
+        """Zeros, where the stock layer draws from the global generator."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Give x W^T + b, (B, D) to (B, H)."""
+        return _apply(_Linear, x, self.weight, self.bias, self.ops)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """`nn.BatchNorm1d` over (B, H) with the arithmetic given."""
+
+    def __init__(self, num_features: int, *, ops: Arithmetic = REPRODUCIBLE) -> None:
+        super().__init__(num_features, eps=NORM_EPS, momentum=NORM_MOMENTUM, dtype=torch.float32)
+        self.ops = ops
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """(z - mean) / std weight + bias; in training by the batch's statistics, which move the running ones."""
+        mean, var = running_mean, running_var = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        batches = self.get_buffer("num_batches_tracked")
+        if self.training:
+            with torch.no_grad():
+                mean, squares = _statistics(z, self.ops)
+                var = squares / _real(len(z), z)
+                keep, take = _real(1 - NORM_MOMENTUM, z), _real(NORM_MOMENTUM, z)
+                running_mean.copy_(keep * running_mean + take * mean)
+                running_var.copy_(keep * running_var + take * (squares / _real(len(z) - 1, z)))
+                batches.add_(1)
+        return _apply(_Normalise, z, self.weight, self.bias, mean, var, self.training, self.ops)
+
+
+class MLP(nn.Module):
+    """Linear layers with batch normalisation if wanted, ReLU and dropout between them.
+
+    Args:
+        inputs: D.
+        hidden: the H of each hidden layer.
+        classes: C.
+        batch_norm: add `norm{i}` after each hidden layer.
+        dropout: the share that the masks drop.
+        ops: the arithmetic.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        classes: int,
+        *,
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        ops: Arithmetic = REPRODUCIBLE,
+    ) -> None:
+        super().__init__()
+        self.depth, self.scale = len(hidden) + 1, 1 / (1 - dropout)
+        for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
+            self.add_module(f"layer{i}", Linear(fan_in, fan_out, ops=ops))
+            if batch_norm and i < len(hidden):
+                self.add_module(f"norm{i}", BatchNorm(fan_out, ops=ops))
+
+    def forward(self, x: torch.Tensor, masks: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+        """Logits (B, C) of (B, D); the masks, one bool tensor (B, H) a hidden layer or none, count in training only."""
+        layers = dict(self.named_children())
+        for i in range(self.depth - 1):
+            z = layers[f"layer{i}"](x)
+            if f"norm{i}" in layers:
+                z = layers[f"norm{i}"](z)
+            x = torch.where(z <= 0, torch.zeros_like(z), z)  # +0 for either zero, and NaN stays
+            if masks and self.training:
+                x = torch.where(masks[i], x * _real(self.scale, x), torch.zeros_like(x))
+        logits: torch.Tensor = layers[f"layer{self.depth - 1}"](x)
+        return logits
+
+
+def init_model(generator: torch.Generator, inputs: int, hidden: Sequence[int], classes: int, **settings: Any) -> MLP:
+    """Weights and biases uniform in [-1/sqrt(inputs of the layer), 1/sqrt(inputs of the layer)), float32.
+
+    w = (2 u - 1) bound, u uniform in [0, 1) with 24 bits
+
+    Args:
+        generator: the stream of initial weights; advanced.
+        inputs: D.
+        hidden: the H of each hidden layer.
+        classes: C.
+        settings: of `MLP`.
+
+    Returns:
+        The module, on torch's default device, in training mode.
+
+    Mirror:
+        Bitwise `numpy_ref.model.init_model`.
+    """
+    model = MLP(inputs, hidden, classes, **settings)
+    with torch.no_grad():
+        for i, fan_in in enumerate([inputs, *hidden]):
+            bound = torch.tensor(1 / math.sqrt(fan_in), dtype=torch.float32, device="cpu")
+            layer = model.get_submodule(f"layer{i}")
+            for parameter in (layer.weight, layer.bias):
+                assert isinstance(parameter, torch.Tensor)
+                parameter.copy_((2 * draw_uniform(generator, parameter.shape) - 1) * bound)
+    return model
+
+
+def draw_masks(
+    generator: torch.Generator, hidden: Sequence[int], batch: int, dropout: float, *, device: torch.device | str = "cpu"
+) -> list[torch.Tensor]:
+    """Which hidden units stay, one bool tensor (B, H) a hidden layer; no draw and no mask without dropout.
+
+    The draws are made on the CPU, wherever the model lives, so that every device drops the same units.
+
+    Resume:
+        If the generator's state is lost, other units are dropped from the first step on.
+    """
+    return [draw_bernoulli(generator, 1 - dropout, (batch, h)).to(device) for h in hidden] if dropout else []
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ops: Arithmetic, *, count: int) -> torch.Tensor:
+    """Softmax cross-entropy summed over the batch and divided by `count`, for autograd.
+
+        s = logits - max of the row;  e = exp(s);  p = e / sum of the row of e
+        loss = sum(log(sum e) - s[label]) / count            gradient = (p - [label]) / count
+
+    Args:
+        logits: (B, C).
+        labels: (B,), whole numbers in 0..C-1.
+        ops: the arithmetic.
+        count: samples that the step's loss is a mean of; B, or more with accumulation.
+
+    Returns:
+        The loss, 0-dimensional.
+
+    Mirror:
+        Bitwise `numpy_ref.model.cross_entropy` under reproducible arithmetic.
+    """
+    return _apply(_CrossEntropy, logits, labels, ops, count)
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> torch.Tensor:
+    """`Function.apply`, which has no types."""
+    result: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _real(value: float, like: torch.Tensor) -> torch.Tensor:
+    """A number rounded to a tensor's type, on its device: CUDA divides by other scalars through their reciprocals."""
+    return torch.tensor(value, dtype=like.dtype, device=like.device)
+
+
+def _statistics(z: torch.Tensor, ops: Arithmetic) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch's mean, and the sum of the squared distances from it."""
+    mean = ops.sum(z, axis=0) / _real(len(z), z)
+    return mean, ops.sum((z - mean) * (z - mean), axis=0)
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T + b;  dx = g W;  dW = g^T x;  db = sum of g over the batch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, ops: Arithmetic) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.ops = ops
+        return ops.matmul(x, weight.T) + bias
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        by_input = ctx.ops.matmul(g, weight) if ctx.needs_input_grad[0] else None
+        return by_input, ctx.ops.matmul(g.T, x), ctx.ops.sum(g, axis=0), None
+
+
+class _Normalise(torch.autograd.Function):
+    """x_hat = (z - mean) / std;  x_hat weight + bias;  in training the batch's statistics depend on every sample:
+
+    with n = g weight:  dz = (n - sum(n) / B - x_hat sum(n x_hat) / B) / std;  outside training  dz = n / std
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        mean: torch.Tensor,
+        var: torch.Tensor,
+        training: bool,
+        ops: Arithmetic,
+    ) -> torch.Tensor:
+        inverse_std = _real(1, z) / ops.sqrt(var + _real(NORM_EPS, z))
+        x_hat = (z - mean) * inverse_std
+        ctx.save_for_backward(x_hat, inverse_std, weight)
+        ctx.training, ctx.ops = training, ops
+        return x_hat * weight + bias
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x_hat, inverse_std, weight), ops = ctx.saved_tensors, ctx.ops
+        by_weight, by_bias = ops.sum(g * x_hat, axis=0), ops.sum(g, axis=0)
+        g = g * weight
+        if ctx.training:
+            batch = _real(len(g), g)
+            mean, slope = ops.sum(g, axis=0) / batch, ops.sum(g * x_hat, axis=0) / batch
+            g = (g - mean) - x_hat * slope
+        return g * inverse_std, by_weight, by_bias, None, None, None, None
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """The loss, with its gradient formed on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, ops: Arithmetic, count: int) -> torch.Tensor:
+        rows, one, number = torch.arange(len(labels), device=labels.device), _real(1, logits), _real(count, logits)
+        shifted = logits - logits.amax(dim=1, keepdim=True)  # whichever zero wins: exp and 0 - s take either
+        e = ops.exp(shifted)
+        total = ops.sum(e, axis=1, keepdims=True)
+        losses = ops.log(total)[:, 0] - shifted[rows, labels]
+        grad = e / total
+        grad[rows, labels] = grad[rows, labels] - one
+        ctx.save_for_backward(grad / number)
+        return ops.sum(losses) / number
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = ctx.saved_tensors
+        return grad * g, None, None, None

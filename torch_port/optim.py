@@ -1,0 +1,289 @@
+"""Adam, AdamW, SGD and schedules as torch's own classes, each update in the reference's order and rounding.
+
+The optimizers are the stock ones but for `step`: their constructors, parameter groups and state-dict keys are torch's,
+so that a stock optimizer loads their state. Three things differ: `step` is counted in float64, exact to 2**53 where
+float32 stops at 2**24; SGD counts it too; and a state dict that is loaded is copied. An update uses elementary operations only: `lerp`, `addcmul` and `add`
+with `alpha` fuse a multiplication and an addition on some processors and not on others.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, StepLR
+
+from torch_port.arithmetic import REPRODUCIBLE, Arithmetic, cos_pi, power
+
+Parameters = Iterable[torch.nn.Parameter]
+Closure = Callable[[], float]
+
+
+class _Copying(torch.optim.Optimizer):
+    """An optimizer that keeps no tensor of a state dict it is given; the stock ones train on in the caller's."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a copy of the state."""
+        super().load_state_dict(copy.deepcopy(state_dict))
+
+
+class Adam(_Copying, torch.optim.Adam):
+    """Adam with the update of `numpy_ref.optim.adam_step`.
+
+    Args:
+        params: what is trained; every one needs a gradient at every step.
+        lr: the rate.
+        betas: decay of the first and of the second moments.
+        eps: added to the denominator.
+        weight_decay: L2 penalty.
+        amsgrad: divide by the largest second moment so far.
+        ops: the arithmetic; only its square root is used.
+
+    Mirror:
+        Bitwise `numpy_ref.optim.adam_step` under reproducible arithmetic.
+
+    Source:
+        Kingma, Ba 2015, algorithm 1; Reddi, Kale, Kumar 2018 (amsgrad).
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(2))
+        >>> w.grad = torch.tensor([3.0, -5.0])
+        >>> Adam([w], lr=0.25).step()
+        >>> w.tolist()
+        [0.75, 1.25]
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        ops: Arithmetic = REPRODUCIBLE,
+    ) -> None:
+        super().__init__(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, foreach=False, fused=False,
+            decoupled_weight_decay=self.decoupled,
+        )  # fmt: skip
+        self.ops = ops
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
+        """One update; see `numpy_ref.optim.adam_step` for the rule.
+
+        Raises:
+            ValueError: a parameter has no gradient, so that its count of steps would fall behind the others'.
+        """
+        loss = _evaluated(closure)
+        for group in self.param_groups:
+            for p in _with_gradients(group):
+                state = self.state[p]
+                if not state:
+                    state["step"] = _zero_steps()
+                    for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]:
+                        state[name] = torch.zeros_like(p)
+                _adam_update(p, state, group, self.ops)
+        return loss
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay; everything else as in `Adam`.
+
+    Source:
+        Loshchilov, Hutter 2019, algorithm 2.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        ops: Arithmetic = REPRODUCIBLE,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, ops=ops)
+
+
+def _adam_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any], ops: Arithmetic) -> None:
+    """The reference's `adam_step` for one parameter, in place; the letters are the paper's."""
+    assert w.grad is not None
+    g, t = w.grad, int(state["step"]) + 1
+    (beta1, beta2), learning_rate, weight_decay = group["betas"], float(group["lr"]), group["weight_decay"]
+    m, v, real = state["exp_avg"], state["exp_avg_sq"], _scalars_like(w)
+    new = w
+    if weight_decay and group["decoupled_weight_decay"]:
+        new = w * real(1 - learning_rate * weight_decay)
+    elif weight_decay:
+        g = g + real(weight_decay) * w
+    m.copy_(real(beta1) * m + real(1 - beta1) * g)
+    v.copy_(real(beta2) * v + real(1 - beta2) * (g * g))
+    largest = v
+    if group["amsgrad"]:
+        largest = state["max_exp_avg_sq"]
+        largest.copy_(torch.where(v <= largest, largest, v))  # NaN stays
+    m_hat = m / real(1 - power(beta1, t))
+    v_hat = largest / real(1 - power(beta2, t))
+    w.copy_(new - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(group["eps"])))
+    state["step"] = torch.full_like(state["step"], t)
+
+
+class SGD(_Copying, torch.optim.SGD):
+    """SGD with momentum, with the update of `numpy_ref.optim.sgd_step`.
+
+    Args:
+        params: what is trained; every one needs a gradient at every step.
+        lr: the rate.
+        momentum: decay of the buffer; 0 keeps none.
+        dampening: share of the gradient kept out of the buffer after the first step.
+        weight_decay: L2 penalty.
+        nesterov: use the gradient corrected by the buffer.
+
+    Mirror:
+        Bitwise `numpy_ref.optim.sgd_step`.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(1))
+        >>> w.grad = torch.ones(1)
+        >>> optimizer = SGD([w], lr=0.5, momentum=0.9)
+        >>> optimizer.step(), optimizer.step(), w
+        (None, None, Parameter containing:
+        tensor([-0.4500], requires_grad=True))
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
+            foreach=False, fused=False,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
+        """One update; see `numpy_ref.optim.sgd_step` for the rule.
+
+        Raises:
+            ValueError: a parameter has no gradient, or a buffer without a count of steps, as stock SGD leaves it.
+        """
+        loss = _evaluated(closure)
+        for group in self.param_groups:
+            for p in _with_gradients(group):
+                state = self.state[p]
+                if "step" not in state:
+                    if state.get("momentum_buffer") is not None:
+                        raise ValueError(
+                            "SGD: expected `step` beside `momentum_buffer`, found none: stock SGD does not count. "
+                            "Set optimizer.state[p]['step'] to the number of completed updates."
+                        )
+                    state["step"] = _zero_steps()
+                if group["momentum"] and state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(p)
+                _sgd_update(p, state, group)
+        return loss
+
+
+def _sgd_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """The reference's `sgd_step` for one parameter, in place."""
+    assert w.grad is not None
+    g, t, momentum, real = w.grad, int(state["step"]), group["momentum"], _scalars_like(w)
+    if group["weight_decay"]:
+        g = g + real(group["weight_decay"]) * w
+    d = g
+    if momentum:
+        b = state["momentum_buffer"]
+        b.copy_(g if t == 0 else real(momentum) * b + real(1 - group["dampening"]) * g)
+        d = g + real(momentum) * b if group["nesterov"] else b
+    w.copy_(w - real(float(group["lr"])) * d)
+    state["step"] = torch.full_like(state["step"], t + 1)
+
+
+class WarmupCosineLR(LRScheduler):
+    """Linear warm-up, then half a cosine down to 0; the reference's `warmup_cosine`, with its own cosine.
+
+    rate = base (tick + 1) / warmup_steps                                                  while tick < warmup_steps
+    rate = base (1 + cos(pi (tick - warmup_steps) / (total_steps - warmup_steps))) / 2     and 0 from total_steps on
+
+    Args:
+        optimizer: whose rates are set.
+        warmup_steps: of the warm-up.
+        total_steps: above `warmup_steps`.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int) -> None:
+        self.warmup_steps, self.total_steps = warmup_steps, total_steps
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """The rates at this tick."""
+        return [self._rate(float(base)) for base in self.base_lrs]
+
+    def _rate(self, base: float) -> float:
+        if self.last_epoch < self.warmup_steps:
+            return base * (self.last_epoch + 1) / self.warmup_steps
+        length = self.total_steps - self.warmup_steps
+        return base * (1 + cos_pi(min(self.last_epoch - self.warmup_steps, length), length)) / 2
+
+
+def init_schedule(
+    optimizer: torch.optim.Optimizer,
+    kind: str,
+    *,
+    step_size: int = 100,
+    gamma: float = 0.5,
+    warmup_steps: int = 10,
+    total_steps: int = 1000,
+) -> LRScheduler:
+    """The schedule of that kind over an optimizer: stock `StepLR`, stock `ConstantLR`, or `WarmupCosineLR`.
+
+    Its `last_epoch` counts completed updates, and the rate of the next one is the optimizer's.
+    """
+    if kind == "step":
+        return StepLR(optimizer, step_size, gamma)
+    if kind == "warmup_cosine":
+        return WarmupCosineLR(optimizer, warmup_steps, total_steps)
+    return ConstantLR(optimizer, factor=1.0, total_iters=0)
+
+
+def _evaluated(closure: Closure | None) -> float | None:
+    """The loss, where the caller hands over a function that computes it, as torch's optimizers allow."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def _with_gradients(group: dict[str, Any]) -> list[torch.nn.Parameter]:
+    """The group's parameters, which all have gradients."""
+    without = [i for i, p in enumerate(group["params"]) if p.grad is None]
+    if without:
+        raise ValueError(
+            f"optimizer: expected a gradient for each of {len(group['params'])} parameters, found none for those at "
+            f"{without}. Leave out of the optimizer what is not trained."
+        )
+    return list(group["params"])
+
+
+def _zero_steps() -> torch.Tensor:
+    """No completed update; on the CPU, as torch keeps it."""
+    return torch.zeros((), dtype=torch.float64, device="cpu")
+
+
+def _scalars_like(w: torch.Tensor) -> Callable[[float], torch.Tensor]:
+    """Numbers as tensors of a parameter's type, on its device, rounded once."""
+    return lambda value: torch.tensor(value, dtype=w.dtype, device=w.device)

@@ -1,0 +1,422 @@
+"""Explicit random streams on torch's CPU generator, the same bits as in `numpy_ref.rng`, and stateless noise.
+
+A run owns one stream for each purpose (initial weights, data order, dropout). A stream at rest is a `StreamState`: the
+same plain data as in NumPy. `generator_from` makes a live `torch.Generator` of it, every `draw_*` function that takes a
+generator advances it, and `stream_state` takes the state out again. Nothing here touches a global generator, and the
+default device and type change nothing: a stream lives on the CPU, and its numbers are moved, so that a run on another
+device draws the same ones.
+
+torch's CPU generator and NumPy's MT19937 are one engine, and here its draws are torch's own: `torch.rand`,
+`torch.randperm` and `torch.randint`.
+
+Augmentation noise is not a stream. `draw_noise` computes each value from (seed, epoch, sample index), so neither a
+worker nor a resume can move it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from numpy_ref import rng as reference
+from numpy_ref.checks import whole_number
+from numpy_ref.rng import WORDS, StreamState, init_stream, stream_key
+
+__all__ = [  # noqa: RUF022 - in the order of definitions
+    "WORDS",
+    "StreamState",
+    "stream_key",
+    "init_stream",
+    "generator_from",
+    "stream_state",
+    "draw_words",
+    "draw_uniform",
+    "draw_permutation",
+    "draw_integers",
+    "draw_bernoulli",
+    "philox",
+    "draw_noise",
+]
+
+_LAYOUT = np.dtype(  # of the bytes that torch's CPU generator gives as its state; the rest of them does not matter
+    {
+        "names": ["left", "seeded", "next", "key", "double_is_cached", "float_is_cached"],
+        "formats": ["i4", "i4", "u8", ("u8", WORDS), "i4", "?"],
+        "offsets": [8, 12, 16, 24, 5040, 5052],
+        "itemsize": 5056,
+    }
+)
+_RANDPERM_LIMIT = (2**32 - 1) // 20  # from here on torch's randperm is another algorithm
+_TOP_BIT = np.uint32(0x80000000)
+_TWIST = np.uint32(0x9908B0DF)  # MT19937's matrix; its top bit is set
+_MIDDLE = 397  # MT19937's other lag: word i + 624 is made of the words i, i + 1 and i + 397
+_PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_LOW_32 = 0xFFFFFFFF
+_LOW_16 = 0xFFFF
+
+
+def generator_from(state: StreamState) -> torch.Generator:
+    """Make a live generator that continues a stream; drawing from it leaves `state` as it is.
+
+    Args:
+        state: a stream at rest.
+
+    Returns:
+        A generator on the CPU with its own copy of the words. Its `initial_seed()` means nothing.
+
+    Raises:
+        ValueError: The key is not (624,) uint32, the position is not an integer in 0..624, or the state is the all-zero
+            one, which hands out zeros for ever. Or the position is 0 and the key no block that MT19937 makes: torch
+            cannot hold that one.
+
+    Resume: a failure here is a failure to resume; going on with a fresh generator would be another experiment.
+
+    Mirror: bitwise, every later draw is the same.
+
+    Example:
+        >>> state = init_stream(0, "order")
+        >>> bool((draw_uniform(generator_from(state), 3) == draw_uniform(generator_from(state), 3)).all())
+        True
+    """
+    key, pos = reference.stream_state(reference.generator_from(state))  # which refuses what is no state
+    if pos == 0:  # torch has no such place, but the end of the block before is the same point of the stream
+        key, pos = _block_before(key), WORDS
+    record = np.zeros(1, _LAYOUT)
+    record["left"], record["seeded"], record["next"], record["key"] = WORDS + 1 - pos, 1, pos, key
+    generator = torch.Generator(device="cpu")
+    generator.set_state(torch.from_numpy(record.view(np.uint8)))
+    return generator
+
+
+def stream_state(generator: torch.Generator) -> StreamState:
+    """Take the state out of a live generator; later draws leave the result as it is.
+
+    Args:
+        generator: a generator on the CPU.
+
+    Returns:
+        The stream at rest, sharing no memory with the generator.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: The generator has a normal number in store (an odd number of them was drawn), which would be lost.
+            Or its bytes were set to a place that no draw leads to.
+
+    Resume: the state is whole, words and position.
+
+    Mirror: bitwise: after the same draws the same words and position, whichever of torch's encodings holds them. Only a
+        state with `pos` 0, where no draw ends, comes back as the end of the block before: the same point of the stream.
+
+    Example:
+        >>> generator = generator_from(init_stream(0, "order"))
+        >>> _ = draw_words(generator, 3)
+        >>> stream_state(generator).pos
+        3
+    """
+    record = _on_cpu(generator).get_state().numpy().view(_LAYOUT)[0]
+    if record["double_is_cached"] or record["float_is_cached"]:
+        raise ValueError(
+            "generator: expected one without a normal number in store, found one with. "
+            "Draw normal numbers from another generator."
+        )
+    left, following = int(record["left"]), int(record["next"])
+    pos = WORDS + 1 - left  # with one left torch makes the next block first; where `next` points is then void
+    if left > 1 and following != pos:
+        raise ValueError(
+            f"generator: expected word {pos} to follow where {left - 1} of {WORDS} are left, found {following}. "
+            "Make it with generator_from(state)."
+        )
+    return StreamState(record["key"].astype(np.uint32), pos)
+
+
+def draw_words(generator: torch.Generator, n: int) -> torch.Tensor:
+    """Draw the engine's next `n` words, untouched.
+
+    Args:
+        generator: a generator on the CPU; it advances by `n` words.
+        n: how many, at least 0.
+
+    Returns:
+        (n,) uint32. For arithmetic convert it to int64: torch has little for this type.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: `n` is not a count.
+
+    Mirror: bitwise.
+
+    Example:
+        >>> draw_words(generator_from(init_stream(42, "order")), 2)
+        tensor([1579580581, 2073083614], dtype=torch.uint32)
+    """
+    ahead = _on_cpu(generator).clone_state()
+    n = whole_number("n", n, 0, 2**63)
+    # torch hands out whole words in pairs only, so they come from a copy; the stream itself moves by one word a number.
+    pairs = torch.empty(n // 2 + n % 2, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=ahead)
+    torch.rand(n, generator=generator, dtype=torch.float32, device="cpu")
+    return torch.stack([pairs >> 32 & _LOW_32, pairs & _LOW_32], dim=1).reshape(-1)[:n].to(torch.uint32)
+
+
+def draw_uniform(
+    generator: torch.Generator, shape: int | Sequence[int], *, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Draw numbers in [0, 1) by `torch.rand`.
+
+    float32: (word mod 2**24) * 2**-24
+    float64: ((first word * 2**32 + second word) mod 2**53) * 2**-53
+
+    Args:
+        generator: a generator on the CPU; it advances by one word a number, two for float64.
+        shape: a size, or one size for each axis.
+        dtype: float32 or float64.
+
+    Returns:
+        A tensor of that shape and type, filled in C order. Every value is exact.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: The shape or the type is none of these.
+
+    Mirror: bitwise.
+
+    Example:
+        >>> draw_uniform(generator_from(init_stream(42, "dropout")), 3)
+        tensor([0.9985, 0.7539, 0.1734])
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype: expected torch.float32 or torch.float64, found {dtype}.")
+    return torch.rand(_shape(shape), generator=_on_cpu(generator), dtype=dtype, device="cpu")
+
+
+def draw_permutation(generator: torch.Generator, n: int) -> torch.Tensor:
+    """Draw an order of 0..n-1 by `torch.randperm`: Fisher and Yates from the front.
+
+    for i = 0 .. n-2:  swap order[i] with order[i + word mod (n - i)]
+
+    Args:
+        generator: a generator on the CPU; it advances by n - 1 words (none for n = 0).
+        n: 0 <= n < 214748364. From there on torch has another algorithm.
+
+    Returns:
+        (n,) int64.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: `n` is out of range.
+
+    Mirror: bitwise.
+
+    Source: Fisher and Yates 1938; Durstenfeld 1964.
+
+    Example:
+        >>> draw_permutation(generator_from(init_stream(42, "order")), 6)
+        tensor([1, 5, 4, 2, 3, 0])
+    """
+    n = whole_number("n", n, 0, _RANDPERM_LIMIT)
+    return torch.randperm(n, generator=_on_cpu(generator), dtype=torch.int64, device="cpu")
+
+
+def draw_integers(generator: torch.Generator, shape: int | Sequence[int], high: int) -> torch.Tensor:
+    """Draw integers in 0..high-1 by `torch.randint`.
+
+    high < 2**28:  word mod high
+    otherwise:     (first word * 2**32 + second word) mod high
+
+    Args:
+        generator: a generator on the CPU; it advances by one word a number, two from `high` = 2**28 on.
+        shape: a size, or one size for each axis.
+        high: 1 <= high < 2**63.
+
+    Returns:
+        An int64 tensor of that shape, filled in C order.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: The shape or `high` is out of range.
+
+    Mirror: bitwise; the limit 2**28 is that of torch 2.13, seen by test.
+
+    Example:
+        >>> draw_integers(generator_from(init_stream(42, "noise")), (2, 3), 10)
+        tensor([[2, 9, 9],
+                [9, 7, 2]])
+    """
+    sizes = _shape(shape)
+    high = whole_number("high", high, 1, 2**63)
+    return torch.randint(0, high, sizes, generator=_on_cpu(generator), dtype=torch.int64, device="cpu")
+
+
+def draw_bernoulli(generator: torch.Generator, p: float, shape: int | Sequence[int]) -> torch.Tensor:
+    """Draw booleans that are true with probability `p`.
+
+    p, rounded to float32;  uniform float32 < p
+
+    Args:
+        generator: a generator on the CPU; it advances by one word a boolean, whatever `p` is.
+        p: 0 <= p <= 1.
+        shape: a size, or one size for each axis.
+
+    Returns:
+        A boolean tensor of that shape, filled in C order.
+
+    Raises:
+        TypeError: It is no generator, or on another device.
+        ValueError: The shape or `p` is out of range.
+
+    Mirror: bitwise, and with `torch.bernoulli` of a float32 tensor; `bernoulli_(p)` and `F.dropout` draw otherwise.
+
+    Example:
+        >>> draw_bernoulli(generator_from(init_stream(42, "dropout")), 0.5, 4)
+        tensor([False, False,  True,  True])
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p: expected a probability from 0 to 1, found {p!r}.")
+    return draw_uniform(generator, shape) < torch.tensor(p, dtype=torch.float32, device="cpu")
+
+
+def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Scramble counters into words: Philox 4x32 with 10 rounds, in integer operations only.
+
+    Ten times, for a counter (a, b, c, d) and a key (k, m):
+        p = 0xD2511F53 * a,  q = 0xCD9E8D57 * c          64-bit products, in halves high and low
+        (a, b, c, d) = (high(q) ^ b ^ k, low(q), high(p) ^ d ^ m, low(p))
+        (k, m) = (k + 0x9E3779B9, m + 0xBB67AE85)        modulo 2**32
+
+    Args:
+        counter: (n, 4) uint32, on any device.
+        key: (2,) uint32.
+
+    Returns:
+        (n, 4) uint32, one row for each counter, on the counters' device.
+
+    Raises:
+        ValueError: A shape or a type is another.
+
+    Mirror: bitwise.
+
+    Source: Salmon, Moraes, Dror, Shaw 2011, section 3.3; the known answers of the authors' Random123 library.
+
+    Example:
+        >>> words = philox(torch.zeros((1, 4), dtype=torch.uint32), torch.zeros(2, dtype=torch.uint32))
+        >>> " ".join(f"{word:08x}" for word in words[0].tolist())
+        '6627e8d5 e169c58d bc57ac4c 9b00dbd8'
+    """
+    for where, tensor, expected in (("counter", counter, "(n, 4)"), ("key", key, "(2,)")):
+        fits = tensor.ndim == 2 and tensor.shape[1] == 4 if where == "counter" else tensor.shape == (2,)
+        if tensor.dtype != torch.uint32 or not fits:
+            found = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ValueError(f"{where}: expected torch.uint32 of shape {expected}, found {found}.")
+    a, b, c, d = counter.to(torch.int64).unbind(1)
+    k, m = key.tolist()
+    for _ in range(10):
+        high_p, low_p = _product(_PHILOX_MULTIPLIERS[0], a)
+        high_q, low_q = _product(_PHILOX_MULTIPLIERS[1], c)
+        a, b, c, d = high_q ^ b ^ k, low_q, high_p ^ d ^ m, low_p
+        k, m = (k + _PHILOX_KEY_STEPS[0]) % 2**32, (m + _PHILOX_KEY_STEPS[1]) % 2**32
+    return torch.stack([a, b, c, d], dim=1).to(torch.uint32)
+
+
+def draw_noise(seed: int, epoch: int, indices: torch.Tensor | npt.ArrayLike, n: int) -> torch.Tensor:
+    """Draw `n` numbers in [0, 1) for each sample, from nothing but (seed, epoch, sample index).
+
+    key     = (seed mod 2**32, seed div 2**32)
+    counter = (block, epoch, index mod 2**32, index div 2**32)     block 0, 1, ...: four numbers each
+    number  = (word div 2**8) * 2**-24
+
+    Args:
+        seed: 0 <= seed < 2**64.
+        epoch: 0 <= epoch < 2**32.
+        indices: (B,) integers, each at least 0: the samples, in any order, repeats allowed.
+        n: numbers for each sample, 0 <= n <= 2**34.
+
+    Returns:
+        (B, n) float32, on the device of the indices when these are a tensor, otherwise on the CPU. A row depends on its
+        own index only, and begins in the same way for every `n`.
+
+    Raises:
+        ValueError: An argument is out of range, or the indices are not a list of integers.
+
+    Resume: there is no state to lose; any worker, worker count, split or resume point gives the same rows.
+
+    Mirror: bitwise, on every device.
+
+    Source: Salmon, Moraes, Dror, Shaw 2011.
+
+    Example:
+        >>> draw_noise(42, 0, [5, 3], 2)
+        tensor([[0.4825, 0.4091],
+                [0.0403, 0.4456]])
+        >>> draw_noise(42, 0, torch.tensor([3]), 1)
+        tensor([[0.0403]])
+    """
+    seed = whole_number("seed", seed, 0, 2**64)
+    epoch = whole_number("epoch", epoch, 0, 2**32)
+    n = whole_number("n", n, 0, 2**34 + 1)
+    device = indices.device if isinstance(indices, torch.Tensor) else torch.device("cpu")
+    samples = np.asarray(indices.tolist() if isinstance(indices, torch.Tensor) else indices)
+    if samples.size == 0:
+        samples = samples.astype(np.int64)  # an empty list arrives as float64
+    if samples.ndim != 1 or samples.dtype.kind not in "iu":
+        raise ValueError(f"indices: expected a list of integers, found {samples.dtype} of shape {samples.shape}.")
+    if (samples < 0).any():
+        row = int((samples < 0).argmax())
+        raise ValueError(f"indices: expected sample indices of at least 0, found {int(samples[row])} at {row}.")
+    wide = torch.from_numpy(samples.astype(np.uint64).view(np.int64)).to(device)
+    blocks = -(-n // 4)
+    counter = torch.empty((samples.size, blocks, 4), dtype=torch.int64, device=device)
+    counter[:, :, 0] = torch.arange(blocks, dtype=torch.int64, device=device)
+    counter[:, :, 1] = epoch
+    counter[:, :, 2] = (wide & _LOW_32)[:, None]
+    counter[:, :, 3] = (wide >> 32 & _LOW_32)[:, None]
+    key = torch.tensor([seed % 2**32, seed >> 32], dtype=torch.uint32, device="cpu")
+    words = philox(counter.reshape(-1, 4).to(torch.uint32), key).to(torch.int64)
+    numbers = (words >> 8).to(torch.float32) * 2.0**-24
+    return numbers.reshape(samples.size, 4 * blocks)[:, :n].contiguous()
+
+
+def _block_before(key: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The block of words after which MT19937 makes this one; of its first word only the top bit has an effect.
+
+    A new word is a word made earlier ^ twist(the top bit of one old word, the low bits of the next), and the twist can
+    be undone: it moves the bits down by one and, when the lowest was set, adds a constant with the top bit set. The old
+    word after the last is the first new one, whose low bits thus come out too: they tell whether there is such a block.
+    """
+    old = np.zeros(WORDS + 1, np.uint32)
+    old[WORDS] = key[0] & _TOP_BIT
+    for start, end, other in ((WORDS - _MIDDLE, WORDS, key), (0, WORDS - _MIDDLE, old[_MIDDLE:])):
+        twisted = key[start:end] ^ other[: end - start]
+        odd = twisted >> np.uint32(31)
+        joined = (twisted ^ odd * _TWIST) << np.uint32(1) | odd
+        old[start:end] |= joined & _TOP_BIT
+        old[start + 1 : end + 1] |= joined & ~_TOP_BIT
+    if old[WORDS] != key[0]:
+        raise ValueError(
+            "key: expected, at pos 0, a block of words that MT19937 makes, found another. "
+            "Is the position right? A stream starts at pos 624."
+        )
+    return old[:WORDS]
+
+
+def _on_cpu(generator: torch.Generator) -> torch.Generator:
+    """The generator, if it is one of the engine that NumPy shares."""
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        found = f"one on {generator.device}" if isinstance(generator, torch.Generator) else type(generator).__name__
+        raise TypeError(
+            f"generator: expected a torch.Generator on the CPU, found {found}. Make it with generator_from(state)."
+        )
+    return generator
+
+
+def _product(multiplier: int, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The high and low 32 bits of multiplier * words; in halves of the multiplier, since int64 has but 63 bits."""
+    low = (multiplier & _LOW_16) * words
+    high = (multiplier >> 16) * words + (low >> 16)
+    return high >> 16, (high & _LOW_16) << 16 | low & _LOW_16
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of sizes."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    return tuple(whole_number(f"shape[{axis}]", size, 0, 2**63) for axis, size in enumerate(sizes))

@@ -1,0 +1,358 @@
+"""A run of live PyTorch objects, its whole state as the reference's `RunState`, and the loop that advances it.
+
+What differs from `numpy_ref.train` is ownership: there a run is data and is left alone; here `train_n_steps` advances
+modules, optimizers and generators in place, and the run handed in is used up. `snapshot` takes the state out as
+independent NumPy arrays, `restore` builds live objects from it. All draws are made on the CPU, whatever the device.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from numpy_ref import train as reference
+from numpy_ref.config import RunConfig
+from numpy_ref.data import Dataset, Position
+from numpy_ref.optim import AdamState, ScheduleState, SGDState
+from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
+from numpy_ref.tree import copy_tree
+from torch_port import model as network
+from torch_port import optim
+from torch_port.arithmetic import arithmetic_named, check_subnormals
+from torch_port.data import Batch, PositionedSampler, Samples, init_loader
+from torch_port.rng import StreamState, generator_from, init_stream, stream_state
+
+__all__ = [
+    "Best",
+    "Evaluation",
+    "RngState",
+    "Run",
+    "RunState",
+    "StepRecord",
+    "check_run",
+    "evaluate",
+    "init_run",
+    "init_state",
+    "restore",
+    "snapshot",
+    "train_n_steps",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Run:
+    """A run: what was decided (`config`), the live objects that training changes, and who it is.
+
+    Attributes:
+        config: the settings.
+        run_id: 32 hexadecimal digits, drawn from the system when the run was started.
+        fingerprint: of the data set.
+        step: completed updates.
+        model: the module, in training or evaluation mode, on the run's device.
+        optimizer: over the module's parameters.
+        schedule: sets the optimizer's rate.
+        order: the order's stream at the start of this epoch.
+        position: epoch, and samples consumed in it.
+        dropout: the generator of the masks, on the CPU.
+        best: the best weights so far.
+        workers: processes that load ahead; no part of the state, since no count changes anything.
+
+    Once `train_n_steps` has advanced it, only the first three are left, and the others raise RuntimeError.
+    """
+
+    model: network.MLP
+    optimizer: torch.optim.Optimizer
+    schedule: LRScheduler
+    order: StreamState
+    position: Position
+    dropout: torch.Generator
+    best: Best
+    step: int
+    workers: int
+
+    def __init__(self, config: RunConfig, run_id: str, fingerprint: str, **live: Any) -> None:
+        self.config, self.run_id, self.fingerprint = config, run_id, fingerprint
+        self.__dict__.update(live)
+
+    def __getattr__(self, name: str) -> Any:  # reached only when the attribute is not there
+        if name in Run.__annotations__:
+            raise RuntimeError(
+                f"run.{name}: expected a live run, found one that train_n_steps has advanced. "
+                "Use the run that it returned; for a copy, restore a snapshot."
+            )
+        raise AttributeError(f"'Run' object has no attribute {name!r}")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next(self.model.parameters()).device
+
+    def hand_over(self) -> "Run":
+        """A run with the live objects, which this one has no longer."""
+        live = {name: getattr(self, name) for name in Run.__annotations__}
+        for name in live:
+            delattr(self, name)
+        return Run(self.config, self.run_id, self.fingerprint, **live)
+
+
+def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
+    """The state before the first step, a function of the configuration and the model's ends alone.
+
+    Args:
+        config: the settings.
+        inputs: D.
+        classes: C.
+    """
+    return snapshot(_fresh(config, inputs, classes, "", ""))
+
+
+def init_run(config: RunConfig, data: Dataset) -> Run:
+    """Start a run, on torch's default device.
+
+    Args:
+        config: the settings.
+        data: the data set it will train on; the run remembers its fingerprint.
+
+    Returns:
+        A run at step 0.
+
+    Raises:
+        ValueError: batch normalisation would meet a batch of one sample.
+        FloatingPointError: reproducible arithmetic on a processor that flushes subnormal numbers to zero.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> run = init_run(RunConfig(hidden=(16,)), load_data("digits"))
+        >>> run.step, run.model.layer0
+        (0, Linear(in_features=64, out_features=16, bias=True))
+    """
+    check_run(config, data)
+    return _fresh(config, data.inputs.shape[1], data.classes, uuid.uuid4().hex, data.fingerprint)
+
+
+def snapshot(run: Run) -> RunState:
+    """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares."""
+    named = dict(run.model.named_parameters())
+    state = {name: run.optimizer.state.get(p, {}) for name, p in named.items()}
+    t = max((int(entry["step"]) for entry in state.values() if "step" in entry), default=0)
+
+    def moments(key: str) -> dict[str, Array]:
+        return {name: _array(state[name].get(key, torch.zeros_like(p))) for name, p in named.items()}
+
+    if isinstance(run.optimizer, optim.SGD):
+        optimizer: AdamState | SGDState = SGDState(t, moments("momentum_buffer") if run.config.momentum else {})
+    else:
+        v_max = moments("max_exp_avg_sq") if run.config.amsgrad else {}
+        optimizer = AdamState(t, moments("exp_avg"), moments("exp_avg_sq"), v_max)
+    return RunState(
+        step=run.step,
+        mode="train" if run.model.training else "eval",
+        model=_arrays(run.model),
+        optimizer=optimizer,
+        schedule=ScheduleState(run.schedule.last_epoch, float(run.optimizer.param_groups[0]["lr"])),
+        rng=RngState(copy_tree(run.order), stream_state(run.dropout)),
+        data=run.position,
+        best=copy_tree(run.best),
+    )
+
+
+def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
+    """A run that goes on from a state, which it copies, on torch's default device; the inverse of `snapshot`.
+
+    Raises:
+        ValueError: a generator's state is none, or the mode is neither "train" nor "eval".
+    """
+    if state.mode not in ("train", "eval"):
+        raise ValueError(f"restore: mode: expected 'train' or 'eval', found {state.mode!r}")
+    inputs, classes = state.model["layer0.weight"].shape[1], state.model[f"layer{len(config.hidden)}.bias"].size
+    run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
+    run.model.load_state_dict({name: torch.tensor(array) for name, array in state.model.items()})
+    run.model.train(state.mode == "train")
+    for name, p in run.model.named_parameters():
+        run.optimizer.state[p] = _optimizer_entry(state.optimizer, name, p)
+    run.optimizer.param_groups[0]["lr"] = state.schedule.rate
+    run.schedule.load_state_dict({"last_epoch": state.schedule.tick, "_last_lr": [state.schedule.rate]})
+    run.order, run.position, run.dropout = copy_tree(state.rng.order), state.data, generator_from(state.rng.dropout)
+    run.step, run.best = state.step, copy_tree(state.best)
+    return run
+
+
+def check_run(config: RunConfig, data: Dataset) -> None:
+    """Refuse what could not be trained; see `init_run`."""
+    reference.check_run(config, data)
+    if config.arithmetic == "reproducible":
+        check_subnormals()
+
+
+def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRecord], None] | None = None) -> Run:
+    """Advance a run by n completed updates.
+
+    Args:
+        run: used up, unless an argument is refused: its live objects are the result's.
+        data: the data set the run was started on.
+        n: updates, >= 0.
+        on_step: called after each update with its record.
+
+    Returns:
+        The run n steps later.
+
+    Raises:
+        ValueError: `n` is no whole number >= 0, or the data set is another one.
+        RuntimeError: the run has been advanced before.
+
+    Mirror:
+        `numpy_ref.train_n_steps`, the same bits under reproducible arithmetic.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = init_run(RunConfig(hidden=(16,)), digits)
+        >>> train_n_steps(train_n_steps(run, digits, 2), digits, 1).step
+        3
+    """
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        raise ValueError(f"train_n_steps: n: expected a whole number >= 0, found {n!r}")
+    if data.fingerprint != run.fingerprint:
+        raise ValueError(
+            f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
+            "Give the data that the run was started on."
+        )
+    run = run.hand_over()
+    sampler = PositionedSampler(len(data.labels), run.config.batch_size, run.order, run.position)
+    batches = None  # of the rest of this epoch
+    for _ in range(n):
+        if batches is None or run.position.consumed == 0:
+            noise = run.config.noise if run.model.training else 0.0
+            batches = iter(init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers))
+        record = _train_step(run, batches, sampler)
+        if run.step % run.config.evaluate_every == 0:
+            loss = evaluate(run, data).loss
+            if loss < run.best.loss:
+                run.best = Best(loss, run.step, _arrays(run.model))
+        if on_step is not None:
+            on_step(record)
+    return run
+
+
+def evaluate(run: Run, data: Dataset) -> Evaluation:
+    """Loss and accuracy on the held-out samples; draws nothing, changes nothing, and leaves the mode as it is.
+
+    Raises:
+        ValueError: the data set is another one than the run's.
+    """
+    if data.fingerprint != run.fingerprint:
+        raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
+    x, labels = (torch.tensor(array, device=run.device) for array in (data.test_inputs, data.test_labels))
+    training = run.model.training
+    try:
+        with torch.no_grad():
+            logits = run.model.eval()(x)
+            loss = network.cross_entropy(logits, labels, arithmetic_named(run.config.arithmetic), count=len(labels))
+    finally:
+        run.model.train(training)
+    return Evaluation(float(loss), float(np.mean(_array(logits).argmax(axis=1) == data.test_labels)))
+
+
+def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) -> StepRecord:
+    """One update from the next window of samples, in micro-batches."""
+    config, model, device = run.config, run.model, run.device
+    ops = arithmetic_named(config.arithmetic)
+    count = min(config.batch_size * config.accumulation, sampler.samples - run.position.consumed)
+    loss, used = torch.zeros((), dtype=torch.float32, device=device), []
+    run.optimizer.zero_grad()
+    for _ in range(-(-count // config.batch_size)):
+        x, labels, samples = next(batches)
+        dropout = config.dropout if model.training else 0.0
+        masks = network.draw_masks(run.dropout, config.hidden, len(samples), dropout, device=device)
+        part = network.cross_entropy(model(x.to(device), masks), labels.to(device), ops, count=count)
+        part.backward()  # type: ignore[no-untyped-call]
+        loss = loss + part.detach()
+        used.append(samples)
+    rate = float(run.optimizer.param_groups[0]["lr"])
+    run.optimizer.step()
+    run.schedule.step()
+    sampler.advance(count)
+    run.order, run.position, run.step = sampler.order, sampler.position, run.step + 1
+    return StepRecord(run.step, float(loss), rate, torch.cat(used).numpy())
+
+
+def _fresh(config: RunConfig, inputs: int, classes: int, run_id: str, fingerprint: str) -> Run:
+    """A run at step 0 with initial weights."""
+    weights = generator_from(init_stream(config.seed, "weights"))
+    model = network.init_model(weights, inputs, config.hidden, classes, **_settings(config))
+    return _around(config, model, run_id, fingerprint)
+
+
+def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str) -> Run:
+    """A run at step 0 with this model."""
+    optimizer = _optimizer(config, model)
+    schedule = optim.init_schedule(
+        optimizer,
+        config.schedule,
+        step_size=config.step_size,
+        gamma=config.gamma,
+        warmup_steps=config.warmup_steps,
+        total_steps=config.total_steps,
+    )
+    return Run(
+        config,
+        run_id,
+        fingerprint,
+        step=0,
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        order=init_stream(config.seed, "order"),
+        position=Position(0, 0),
+        dropout=generator_from(init_stream(config.seed, "dropout")),
+        best=Best(float("inf"), 0, _arrays(model)),
+        workers=0,
+    )
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """What `MLP` takes from the configuration beside its sizes."""
+    return {
+        "batch_norm": config.batch_norm,
+        "dropout": config.dropout,
+        "ops": arithmetic_named(config.arithmetic),
+    }
+
+
+def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
+    """The configuration's optimizer over the model's parameters."""
+    common: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.optimizer == "sgd":
+        momentum: dict[str, Any] = {
+            "momentum": config.momentum,
+            "dampening": config.dampening,
+            "nesterov": config.nesterov,
+        }
+        return optim.SGD(model.parameters(), **momentum, **common)
+    adam = optim.AdamW if config.optimizer == "adamw" else optim.Adam
+    moments: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps, "amsgrad": config.amsgrad}
+    return adam(model.parameters(), **moments, **common, ops=arithmetic_named(config.arithmetic))
+
+
+def _optimizer_entry(state: AdamState | SGDState, name: str, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+    """What torch's optimizers keep for one parameter."""
+    if isinstance(state, SGDState):
+        moments = {"momentum_buffer": state.momentum_buffer}
+    else:
+        moments = {"exp_avg": state.m, "exp_avg_sq": state.v, "max_exp_avg_sq": state.v_max}
+    entry = {"step": torch.tensor(state.t, dtype=torch.float64, device="cpu")}
+    return entry | {key: torch.tensor(arrays[name], device=p.device) for key, arrays in moments.items() if arrays}
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    """An independent NumPy array."""
+    return np.array(tensor.detach().cpu().numpy())
+
+
+def _arrays(model: torch.nn.Module) -> dict[str, Array]:
+    """The weights and buffers by name."""
+    return {name: _array(tensor) for name, tensor in model.state_dict().items()}
