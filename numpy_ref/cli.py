@@ -316,7 +316,10 @@ def _written_in(path: Path) -> dict[str, Any]:
 def _tell_row(row: Row, options: argparse.Namespace) -> None:
     """Say what the boundary promises of this resume, and aloud if that is less than the same bits."""
     text = f"row: {row.name}: {row.kind} ({row.conditions})"
-    _note(options, text) if row.kind == "bitwise" else warn(text)
+    if row.kind == "bitwise":
+        _note(options, text)
+    else:
+        warn(text)
 
 
 def _none_yet(options: argparse.Namespace) -> CheckpointError:
@@ -483,7 +486,7 @@ def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace)
             share = "" if result.share is None else f"{result.share:.0%}"
             found = "; ".join(filter(None, (result.figure, result.note)))
             _say_cells(widths, result.row, result.kind, here, share, found)
-            flush()
+            flush()  # the next one may take minutes
         results.append(result)
     verdicts = [result.holds for result in results if result.holds is not None]
     if options.json:

@@ -200,11 +200,11 @@ def check_resume(
         run = impl.train_n_steps(run, data, stop - done)
         path = Path(directory) / f"step-{stop:08d}.safetensors"
         impl.save_checkpoint(path, run)
-        run = impl.resume_from_full_checkpoint(path, data)
-        verdict = compare_runs(reference[stop : end + 1], list(follow(impl, run, data, end - stop)))
+        resumed = impl.resume_from_full_checkpoint(path, data)
+        verdict = compare_runs(reference[stop : end + 1], list(follow(impl, resumed, data, end - stop)))
         if not verdict.holds:
             return verdict
-        done = stop
+        run, done = impl.resume_from_full_checkpoint(path, data), stop  # a run that was followed may be used up
     return Verdict(True, "bitwise")
 
 

@@ -22,6 +22,22 @@ import numpy.typing as npt
 
 from numpy_ref.checks import whole_number
 
+__all__ = [
+    "WORDS",
+    "StreamState",
+    "draw_bernoulli",
+    "draw_integers",
+    "draw_noise",
+    "draw_permutation",
+    "draw_uniform",
+    "draw_words",
+    "generator_from",
+    "init_stream",
+    "philox",
+    "stream_key",
+    "stream_state",
+]
+
 WORDS = 624  # 32-bit words in the state of MT19937
 _RANDPERM_LIMIT = (2**32 - 1) // 20  # from here on torch's randperm is another algorithm
 _TWO_WORD_RANGE = 2**28  # from here on torch's randint takes two words a number, to keep the modulo fair
@@ -37,7 +53,8 @@ class StreamState(NamedTuple):
 
     Attributes:
         key: (624,) uint32, the engine's current block of words.
-        pos: 0..624, the next word to hand out; at 624 the engine makes the next block first.
+        pos: 1..624, the next word to hand out; at 624 the engine makes the next block first. No draw ends at 0, and
+            torch could not hold it.
 
     Resume: without `key` the run repeats or leaves its stream; without `pos` it hands out up to 623 numbers again.
     """
@@ -114,7 +131,7 @@ def generator_from(state: StreamState) -> np.random.Generator:
         A generator over MT19937 with its own copy of the words.
 
     Raises:
-        ValueError: The key is not (624,) uint32, the position is not an integer in 0..624, or the state is the all-zero
+        ValueError: The key is not (624,) uint32, the position is not an integer in 1..624, or the state is the all-zero
             one, which hands out zeros for ever.
 
     Resume: a failure here is a failure to resume; going on with a fresh generator would be another experiment.
@@ -130,7 +147,7 @@ def generator_from(state: StreamState) -> np.random.Generator:
     if not isinstance(key, np.ndarray) or key.dtype != np.uint32 or key.shape != (WORDS,):
         found = f"{key.dtype} {key.shape}" if isinstance(key, np.ndarray) else type(key).__name__
         raise ValueError(f"key: expected a uint32 array of shape ({WORDS},), found {found}. Restore it unconverted.")
-    pos = whole_number("pos", state.pos, 0, WORDS + 1)
+    pos = whole_number("pos", state.pos, 1, WORDS + 1)
     if not key[0] & _TOP_BIT and not key[1:].any():
         raise ValueError("key: expected a state of MT19937, found the all-zero one. Was it ever filled?")
     engine = np.random.MT19937(0)

@@ -2,16 +2,18 @@
 
 The inputs are data, `corpus.npz`, and so are the digests of the correctly rounded results, `corpus.json`: one for each
 case and one over all (`numpy_ref.equivalence.digest` says how). `cases` lists what is computed of what; `results` hands
-the inputs to an implementation, an object with `matmul`, `sum`, `dot`, `exp`, `log` and `sqrt`.
+the inputs to an implementation, an object with `matmul`, `sum`, `dot`, `exp`, `log` and `sqrt`; `Port` makes one of the
+functions of torch_port.
 
     python -m parity_tests.corpus                       compute, compare with the record; status 0 when they agree
-    python -m parity_tests.corpus --json                what a process finds, native bits and the demo's run included
+    python -m parity_tests.corpus --json [torch_port]   what a process finds, native bits and the demo's run included
     python -m parity_tests.corpus --regenerate REASON   make inputs and record anew, with the reason written beside them
 """
 
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,6 @@ import numpy as np
 from numpy_ref import arithmetic, demo
 from numpy_ref.data import load_data
 from numpy_ref.equivalence import digest
-from numpy_ref.train import init_run, train_n_steps
 from parity_tests.strategies import numbers
 
 INPUTS, RECORD = Path(__file__).with_name("corpus.npz"), Path(__file__).with_name("corpus.json")
@@ -115,30 +116,59 @@ def rounded(x: np.ndarray, kind: str) -> np.ndarray:
     return arithmetic.round_to(x.astype(np.float32) if x.dtype == np.float16 else x, kind)
 
 
+class Port:
+    """Functions of tensors, such as those of `torch_port.arithmetic`, on arrays; bfloat16 results come in float32."""
+
+    def __init__(self, operations: Any) -> None:
+        self.operations = operations
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.operations, name)
+        return lambda *given, **settings: as_array(function(*map(as_tensor, given), **settings))
+
+
+def as_tensor(given: Any) -> Any:
+    """An array as a tensor on its memory; anything else, such as an axis, as it is."""
+    import torch  # here, since the reference's corpus needs none
+
+    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """A tensor as an array; NumPy has no bfloat16, and the reference carries it in float32."""
+    array: np.ndarray = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    return array
+
+
 class Native:
-    """NumPy's own operations in the type of their inputs, brought to the format asked for."""
+    """A framework's own operations in the type of their inputs, brought to the format asked for."""
 
-    @staticmethod
-    def matmul(a: np.ndarray, b: np.ndarray, *, kind: str) -> np.ndarray:
-        return rounded(a @ b, kind)
+    def __init__(self, operations: Any) -> None:
+        self.operations = operations
 
-    @staticmethod
-    def sum(a: np.ndarray, axis: int | None, *, kind: str) -> np.ndarray:
-        return rounded(np.asarray(a.sum(axis)), kind)
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.operations, "matmul" if name == "dot" else name)
 
-    @staticmethod
-    def dot(a: np.ndarray, b: np.ndarray, *, kind: str) -> np.ndarray:
-        return rounded(np.asarray(a @ b), kind)
+        def brought(*given: Any, kind: str | None = None) -> np.ndarray:
+            found = np.asarray(function(*given))
+            return found if kind is None else rounded(found, kind)
 
-    @staticmethod
-    def exp(a: np.ndarray, *, kind: str) -> np.ndarray:
-        return rounded(np.exp(a), kind)
+        return brought
 
-    @staticmethod
-    def log(a: np.ndarray, *, kind: str) -> np.ndarray:
-        return rounded(np.log(a), kind)
 
-    sqrt = staticmethod(np.sqrt)
+def implementations(package: str) -> tuple[Any, Any]:
+    """A package's arithmetic on arrays, reproducible and native."""
+    module = import_module(f"{package}.arithmetic")
+    if package == "torch_port":
+        return Port(module), Native(Port(module.NATIVE))
+    return module, Native(module.NATIVE)
+
+
+def stock(arrays: Inputs) -> dict[str, np.ndarray]:
+    """Functions of torch that the port avoids: their bits depend on the instruction set, or on the number of threads."""
+    x = as_tensor(arrays["float32/normal/a"])
+    found = {"lerp": x.lerp(x.flip(0), 0.3), "log_softmax": x.log_softmax(1), "long sum": x.repeat(300, 1).sum()}
+    return {f"stock {name}/float32": tensor.numpy() for name, tensor in found.items()}
 
 
 def case_digests(found: dict[str, np.ndarray]) -> dict[str, str]:
@@ -151,20 +181,29 @@ def record() -> dict[str, Any]:
     return dict(json.loads(RECORD.read_text()))
 
 
-def computed() -> dict[str, Any]:
+def computed(implementation: Any = arithmetic) -> dict[str, Any]:
     """The digests of this process, as `record` has them."""
     arrays = inputs()
-    found = results(arithmetic, arrays)
+    found = results(implementation, arrays)
     return {"inputs": digest(arrays), "results": digest(found), "cases": case_digests(found)}
 
 
-def report() -> dict[str, Any]:
-    """What this process computes: the corpus, the same in native arithmetic, and the demo's run."""
-    data = load_data("digits")
+def report(package: str) -> dict[str, Any]:
+    """What this process computes by a package: the corpus, the same in native arithmetic, and the demo's run."""
+    impl, data, arrays = import_module(package), load_data("digits"), inputs()
+    reproducible, native = implementations(package)
     with np.errstate(all="ignore"):
-        native = case_digests(results(Native, inputs()))
-    run = train_n_steps(init_run(demo.CONFIG, data), data, demo.STEPS)
-    return computed() | {"native": native, "demo": digest(run.state)}
+        found = results(native, arrays) | (stock(arrays) if package == "torch_port" else {})
+    run = impl.train_n_steps(impl.init_run(demo.CONFIG, data), data, demo.STEPS)
+    return computed(reproducible) | {"native": case_digests(found), "demo": digest(impl.snapshot(run))}
+
+
+def differences(found: dict[str, Any]) -> list[str]:
+    """What `computed`, or a report, has otherwise than the record: names of cases and of the digests over all."""
+    recorded = record()
+    wrong = [name for name, value in recorded["cases"].items() if found["cases"].get(name) != value]
+    wrong += [part for part in ("inputs", "results") if found[part] != recorded[part]]
+    return wrong + (["demo"] if found.get("demo", demo.DIGEST) != demo.DIGEST else [])
 
 
 def regenerate(reason: str) -> None:
@@ -174,22 +213,21 @@ def regenerate(reason: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    if words == ["--json"]:
-        sys.stdout.write(json.dumps(report()) + "\n")
+    if words in (["--json"], ["--json", "torch_port"]):
+        sys.stdout.write(json.dumps(report(words[1] if words[1:] else "numpy_ref")) + "\n")
         return 0
     if len(words) == 2 and words[0] == "--regenerate" and words[1].strip():
         regenerate(words[1])
     elif words:
-        sys.stderr.write("usage: python -m parity_tests.corpus [--json | --regenerate REASON]\n")
+        sys.stderr.write("usage: python -m parity_tests.corpus [--json [torch_port] | --regenerate REASON]\n")
         return 2
-    found, expected = computed(), record()
-    wrong = [name for name, value in expected["cases"].items() if found["cases"].get(name) != value]
-    holds = all(found[part] == expected[part] for part in ("inputs", "results", "cases"))
+    found = computed()
+    wrong = differences(found)
     sys.stdout.write(
-        f"{len(found['cases'])} cases, digest {found['results']}: {'as recorded' if holds else 'DIFFERS'}\n"
+        f"{len(found['cases'])} cases, digest {found['results']}: {'DIFFERS' if wrong else 'as recorded'}\n"
     )
     sys.stdout.writelines(f"  {name} differs\n" for name in wrong)
-    return 0 if holds else 1
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -133,10 +133,11 @@ def test_a_lost_mode_is_caught(impl: ModuleType, folder: Path) -> None:
     )
     impl.save_checkpoint(folder / "mode.safetensors", run)
     lost = laws.resume_with_loss(impl, folder / "mode.safetensors", DATA, "mode")
-    verdict = laws.compare_runs(*(list(laws.follow(impl, r, DATA, 2)) for r in (run, lost)))
+    moments = [list(laws.follow(impl, r, DATA, 2)) for r in (run, lost)]
+    verdict = laws.compare_runs(*moments)
     assert verdict.leaves == ("mode",)
     assert "the mode is 'train', not 'eval'" in verdict.cause
-    assert not laws.compare_runs(*(list(laws.follow(impl, r, DATA, 2)) for r in (run, lost)), leaves="model").holds
+    assert not laws.compare_runs(*moments, leaves="model").holds
 
 
 @pytest.mark.parametrize("path", [p for p in leaves_of(STATE) if not p.startswith(("best", "step", "mode"))])

@@ -282,13 +282,6 @@ def test_a_save_after_any_number_of_words_equals_never_saving(drawn):
     assert draws_with_saves(1, plan, through_text) == draws_with_saves(1, plan, never_saved)
 
 
-def test_a_state_at_position_0_hands_out_the_whole_block_again():
-    generator = started(0, "order", 0)
-    words = draw_words(generator, 624)
-    state = stream_state(generator)
-    assert draw_words(generator_from(StreamState(state.key, 0)), 624).tolist() == words.tolist()
-
-
 def test_a_dropped_position_is_seen():
     plan = [("words", 5), ("uniform", 3)]
     assert draws_with_saves(1, plan, pos_dropped) != draws_with_saves(1, plan, never_saved)
@@ -400,8 +393,9 @@ LOW_BITS_ONLY[0] = 2**31 - 1
         (StreamState(KEY[:-1], 1), r"found uint32 \(623,\)"),
         (StreamState(KEY.reshape(1, 624), 1), r"found uint32 \(1, 624\)"),
         (StreamState(KEY.tolist(), 1), "found list"),
-        (StreamState(KEY, -1), "pos: expected an integer from 0 to 624, found -1"),
-        (StreamState(KEY, 625), "pos: expected an integer from 0 to 624, found 625"),
+        (StreamState(KEY, -1), "pos: expected an integer from 1 to 624, found -1"),
+        (StreamState(KEY, 0), "pos: expected an integer from 1 to 624, found 0"),
+        (StreamState(KEY, 625), "pos: expected an integer from 1 to 624, found 625"),
         (StreamState(KEY, 1.0), r"pos: .* found 1\.0"),
         (StreamState(KEY, True), r"pos: .* found True"),
         (StreamState(KEY, None), r"pos: .* found None"),

@@ -5,10 +5,10 @@ instruction set, summation order, batch or framework. Results follow IEEE 754 fo
 that `matmul`, `sum` and `dot` return is +0, also one that comes by underflow.
 
 Inputs are float16, bfloat16, float32 or float64 tensors; `kind` names the format of the result, by default that of the
-inputs. Results are on the device of the inputs. Nothing here is differentiated: to autograd a result is a constant, also
-where an input requires a gradient, so a model calls these functions within a `torch.autograd.Function`. The definition
-of `matmul` and `sum` is `fixedpoint.matmul` and `total`, in whole numbers; for float64 they are computed so. The fast
-paths below serve the narrower inputs, and the tests hold them to the definition.
+inputs. Results are on the device of the inputs. Nothing here is differentiated: a result is a constant to autograd,
+also where an input requires a gradient, so a model calls these functions within a `torch.autograd.Function`. The
+definition of `matmul` and `sum` is `fixedpoint.matmul` and `total`, in whole numbers; for float64 they are computed so.
+The fast paths below serve the narrower inputs, and the tests hold them to the definition.
 
 How `matmul` and `sum` reach it
 -------------------------------
@@ -32,6 +32,7 @@ is not correctly rounded on every build.
 """
 
 import math
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -115,16 +116,16 @@ def matmul(a: Tensor, b: Tensor, *, kind: str | None = None) -> Tensor:
         exact = fixedpoint.matmul(a.tolist(), b.T.tolist(), kind)
         return a.new_tensor(exact).reshape(len(a), b.shape[1])
     terms = a.shape[1]
-    wide_a, wide_b = a.double(), b.double()
+    wide_a, wide_b = _widened("a", a), _widened("b", b)
     norm_a, norm_b = _norms(wide_a, 1), _norms(wide_b, 0)
     if not torch.isfinite(norm_a.sum() + norm_b.sum()):  # no finite numbers of these types have an infinite norm
         return _place_nonfinite(matmul(_finite_part(a), _finite_part(b), kind=kind), a, b)
-    product = wide_a @ wide_b
+    product = torch.matmul(wide_a, wide_b, out=_SCRATCH.take("product", (len(a), b.shape[1]), a.device))
     out, open_ = _empty_results(product, kind)
     for rows in blocks(len(a), b.shape[1], a.device):
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(torch.count_nonzero(open_))
-    if count > 64:
+    if count > max(64, out.numel() >> 10):  # else one by one is cheaper; measured
         count -= _close_empty(out, open_, wide_a, wide_b)
     if _many(count, out.numel(), terms):
         return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
@@ -382,7 +383,8 @@ def _checked_kind(name: str, kind: str | None, *tensors: Tensor) -> str:
         found = " and ".join(str(t) if t is not None else described(x) for t, x in zip(types, tensors, strict=True))
         raise TypeError(
             f"arithmetic.{name}: expected float32 tensors, or all float16, all bfloat16 or all float64, found {found}; "
-            "convert with x.to_dense() and x.to(torch.float32), or use arithmetic.NATIVE"
+            "convert with torch.as_tensor(x, dtype=torch.float32), a sparse one with x.to_dense(), or use "
+            "arithmetic.NATIVE"
         )
     if any(x.device != tensors[0].device for x in tensors):
         found = " and ".join(str(x.device) for x in tensors)
@@ -394,14 +396,40 @@ def _checked_kind(name: str, kind: str | None, *tensors: Tensor) -> str:
     return kind
 
 
-def _norms(x: Tensor, axis: int) -> Tensor:
-    """Euclidean norms along an axis, or a little more: (y + x/y) / 2 is no less than the root of x for any y > 0.
+class _Scratch(threading.local):
+    """Float64 buffers that the calls of one thread share: fresh pages for each would cost more than the arithmetic.
 
-    So the bound holds whatever torch.sqrt returns.
+    They grow to the largest matrices multiplied and stay until the thread ends. Devices other than the CPU keep the
+    memory that was used before by themselves.
     """
-    squares = (x * x).sum(axis)
-    estimate = torch.sqrt(squares) + 2.0**-500  # squares are 0 or above 2**-300
-    return (estimate + squares / estimate) * 0.5
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """A contiguous tensor of the shape, its content undefined, valid until the name is taken again."""
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=torch.float64, device=device)
+        size = math.prod(shape)
+        if name not in self.buffers or len(self.buffers[name]) < size:
+            with torch.inference_mode(False):  # else it could not be written to outside of that mode
+                self.buffers[name] = torch.empty(size, dtype=torch.float64, device=device)
+        return self.buffers[name][:size].view(shape)
+
+
+_SCRATCH = _Scratch()
+
+
+def _widened(name: str, a: Tensor) -> Tensor:
+    """The matrix in float64, in the memory order that it has."""
+    if a.T.is_contiguous():
+        return _SCRATCH.take(name, a.T.shape, a.device).copy_(a.T).T
+    return _SCRATCH.take(name, a.shape, a.device).copy_(a)
+
+
+def _norms(x: Tensor, axis: int) -> Tensor:
+    """Euclidean norms along an axis, or more by any error of torch.sqrt: the bound holds whatever that returns."""
+    return elementary.root((x * x).sum(axis))
 
 
 def _empty_results(product: Tensor, kind: str) -> tuple[Tensor, Tensor]:

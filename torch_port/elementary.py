@@ -32,7 +32,11 @@ ONE_BITS = 1023 << 52  # of 1.0
 
 def sqrt(a: Tensor, kind: str) -> Tensor:
     """Square root; see `arithmetic.sqrt`."""
-    return _in_blocks(a, kind, _sqrt_wide if kind == "float64" else lambda block: cast(_sqrt_narrow(block), kind))
+    if kind == "float64":
+        return _in_blocks(a, kind, _sqrt_wide)
+    # The root of a number of 24 bits is no closer than 2**-51 of it to a tie of 24 bits: in units of its last place the
+    # number is whole and below 2**48, and the square of a tie is whole but for 1/4.
+    return _in_blocks(a, kind, lambda block: cast(root(block.double()), kind))
 
 
 def exp(a: Tensor, kind: str) -> Tensor:
@@ -90,26 +94,19 @@ def _settle(series: Callable[[Tensor, Stage], Tensor], a: Tensor, stage: Stage, 
     return out, places[~torch.isnan(y[places])]
 
 
-def _root(x: Tensor) -> Tensor:
-    """The square root of positive finite float64 numbers, right to 2**-52 of it.
+def root(x: Tensor) -> Tensor:
+    """Square roots in float64: right to 2**-52 of them, and below the exact ones by no more than roundings.
 
-    torch.sqrt is not IEEE's: builds with MKL are often off by one unit, and thousands have been seen. One of Newton's
-    steps squares its relative error, which is taken to be below 2**-30, and rounds by at most 1.5 2**-53.
+    torch.sqrt gives an estimate y > 0 only: builds with MKL are often off by one unit in the last place, and thousands
+    have been seen. One of Newton's steps, (y + x/y) / 2, is no less than the root for any y; it squares y's relative
+    error, which is taken to be below 2**-30, and rounds by at most 1.5 2**-53. Zeros of both signs, infinity and NaN
+    come out as IEEE 754 has them, and NaN below 0.
     """
     estimate = torch.sqrt(x)
-    root = x / estimate
-    root += estimate
-    root *= 0.5
-    return root
-
-
-def _sqrt_narrow(a: Tensor) -> Tensor:
-    """The root in float64, near enough: that of a float32 number is no closer than 2**-51 of it to a tie of float32.
-
-    In units of its last place, the number is whole and below 2**48, and the square of a tie is whole but for 1/4.
-    """
-    x = a.double()
-    return torch.where((x == 0) | (x == inf), x, _root(x))
+    mean = x / estimate.clamp(2.0**-500, 2.0**500)  # beyond these are only 0 and infinity
+    mean += estimate
+    mean *= 0.5
+    return mean
 
 
 def _sqrt_wide(a: Tensor) -> Tensor:
@@ -124,7 +121,7 @@ def _sqrt_wide(a: Tensor) -> Tensor:
     bits = x.view(torch.int64)
     k = (bits - ONE_BITS) >> 53
     m = (bits - (k << 53)).view(torch.float64)
-    z = (_root(m) * 2.0**52).long()
+    z = (root(m) * 2.0**52).long()
     rest = ((m * 2.0**52).long() << 52) - z * z
     z += (rest > z).long() - (rest <= -z).long()
     near = z.double() * _power_of_two(k - 52 - 27 * small.long())

@@ -23,20 +23,20 @@ from numpy_ref import rng as reference
 from numpy_ref.checks import whole_number
 from numpy_ref.rng import WORDS, StreamState, init_stream, stream_key
 
-__all__ = [  # noqa: RUF022 - in the order of definitions
+__all__ = [
     "WORDS",
     "StreamState",
-    "stream_key",
-    "init_stream",
-    "generator_from",
-    "stream_state",
-    "draw_words",
-    "draw_uniform",
-    "draw_permutation",
-    "draw_integers",
     "draw_bernoulli",
-    "philox",
+    "draw_integers",
     "draw_noise",
+    "draw_permutation",
+    "draw_uniform",
+    "draw_words",
+    "generator_from",
+    "init_stream",
+    "philox",
+    "stream_key",
+    "stream_state",
 ]
 
 _LAYOUT = np.dtype(  # of the bytes that torch's CPU generator gives as its state; the rest of them does not matter
@@ -48,9 +48,6 @@ _LAYOUT = np.dtype(  # of the bytes that torch's CPU generator gives as its stat
     }
 )
 _RANDPERM_LIMIT = (2**32 - 1) // 20  # from here on torch's randperm is another algorithm
-_TOP_BIT = np.uint32(0x80000000)
-_TWIST = np.uint32(0x9908B0DF)  # MT19937's matrix; its top bit is set
-_MIDDLE = 397  # MT19937's other lag: word i + 624 is made of the words i, i + 1 and i + 397
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _LOW_32 = 0xFFFFFFFF
@@ -67,9 +64,8 @@ def generator_from(state: StreamState) -> torch.Generator:
         A generator on the CPU with its own copy of the words. Its `initial_seed()` means nothing.
 
     Raises:
-        ValueError: The key is not (624,) uint32, the position is not an integer in 0..624, or the state is the all-zero
-            one, which hands out zeros for ever. Or the position is 0 and the key no block that MT19937 makes: torch
-            cannot hold that one.
+        ValueError: The key is not (624,) uint32, the position is not an integer in 1..624, or the state is the all-zero
+            one, which hands out zeros for ever.
 
     Resume: a failure here is a failure to resume; going on with a fresh generator would be another experiment.
 
@@ -81,8 +77,6 @@ def generator_from(state: StreamState) -> torch.Generator:
         True
     """
     key, pos = reference.stream_state(reference.generator_from(state))  # which refuses what is no state
-    if pos == 0:  # torch has no such place, but the end of the block before is the same point of the stream
-        key, pos = _block_before(key), WORDS
     record = np.zeros(1, _LAYOUT)
     record["left"], record["seeded"], record["next"], record["key"] = WORDS + 1 - pos, 1, pos, key
     generator = torch.Generator(device="cpu")
@@ -106,8 +100,7 @@ def stream_state(generator: torch.Generator) -> StreamState:
 
     Resume: the state is whole, words and position.
 
-    Mirror: bitwise: after the same draws the same words and position, whichever of torch's encodings holds them. Only a
-        state with `pos` 0, where no draw ends, comes back as the end of the block before: the same point of the stream.
+    Mirror: bitwise: after the same draws the same words and position, whichever of torch's encodings holds them.
 
     Example:
         >>> generator = generator_from(init_stream(0, "order"))
@@ -374,29 +367,6 @@ def draw_noise(seed: int, epoch: int, indices: torch.Tensor | npt.ArrayLike, n: 
     words = philox(counter.reshape(-1, 4).to(torch.uint32), key).to(torch.int64)
     numbers = (words >> 8).to(torch.float32) * 2.0**-24
     return numbers.reshape(samples.size, 4 * blocks)[:, :n].contiguous()
-
-
-def _block_before(key: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """The block of words after which MT19937 makes this one; of its first word only the top bit has an effect.
-
-    A new word is a word made earlier ^ twist(the top bit of one old word, the low bits of the next), and the twist can
-    be undone: it moves the bits down by one and, when the lowest was set, adds a constant with the top bit set. The old
-    word after the last is the first new one, whose low bits thus come out too: they tell whether there is such a block.
-    """
-    old = np.zeros(WORDS + 1, np.uint32)
-    old[WORDS] = key[0] & _TOP_BIT
-    for start, end, other in ((WORDS - _MIDDLE, WORDS, key), (0, WORDS - _MIDDLE, old[_MIDDLE:])):
-        twisted = key[start:end] ^ other[: end - start]
-        odd = twisted >> np.uint32(31)
-        joined = (twisted ^ odd * _TWIST) << np.uint32(1) | odd
-        old[start:end] |= joined & _TOP_BIT
-        old[start + 1 : end + 1] |= joined & ~_TOP_BIT
-    if old[WORDS] != key[0]:
-        raise ValueError(
-            "key: expected, at pos 0, a block of words that MT19937 makes, found another. "
-            "Is the position right? A stream starts at pos 624."
-        )
-    return old[:WORDS]
 
 
 def _on_cpu(generator: torch.Generator) -> torch.Generator:

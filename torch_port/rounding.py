@@ -9,6 +9,8 @@ from math import ceil, fsum, log2
 import torch
 from torch import Tensor
 
+from numpy_ref import fixedpoint
+
 BLOCK = 1 << 15  # numbers that one thread works on at once: what the passes over them share stays in the cache
 DEVICE_BLOCK = 1 << 24  # elsewhere only memory counts
 
@@ -124,12 +126,13 @@ def slices(a: Tensor, axis: int, bits: int) -> list[Tensor]:
 
 def round_sums(x: Tensor, kind: str) -> Tensor:
     """The exact sum of each row of a float64 tensor, rounded once; rows whose sums do not leave float64's range."""
-    zeros = x.new_zeros(len(x))
     if x.numel() <= 1024:  # the plain way: float64 sums rounded once each, and the sign of what they leave out
         highs = [fsum(row) for row in x.tolist()]
         rests = [fsum([*row, -high]) for row, high in zip(x.tolist(), highs, strict=True)]
-        return round_parts([x.new_tensor(highs), x.new_tensor(rests)], kind, zeros)
-    return round_parts([s.sum(1) for s in slices(x, 1, 52 - bits_to_count(x.shape[1]))], kind, zeros)
+        sums = [fixedpoint.total(both, kind) for both in zip(highs, rests, strict=True)]
+        return x.new_tensor(sums).to(STORAGE[kind])  # which holds them: nothing is rounded again
+    bits = 52 - bits_to_count(x.shape[1])
+    return round_parts([s.sum(1) for s in slices(x, 1, bits)], kind, x.new_zeros(len(x)))
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,27 @@
+"""Measure the rows of the declared table that need a CUDA device, and print them.
+
+python -m parity_tests.cuda_rows            status 0: they hold; 1: one does not; 2: there is no device
+"""
+
+import sys
+
+import torch
+
+import torch_port
+from numpy_ref.boundary import ROWS
+from numpy_ref.cli import main as command
+
+NAMES = [row.name for row in ROWS if row.name.startswith("CUDA")]
+
+
+def main() -> int:
+    """Print each row with its kind, whether it holds here, and what was found."""
+    if not torch.cuda.is_available():
+        sys.stderr.write("no CUDA device: nothing was measured\n")
+        return 2
+    sys.stdout.write(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
+    return command(torch_port, ["boundary", "--check", *(word for name in NAMES for word in ("--row", name))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
