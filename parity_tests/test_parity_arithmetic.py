@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -19,7 +19,7 @@ from numpy_ref import fixedpoint, rounding
 from numpy_ref.equivalence import digest
 from parity_tests import corpus
 from parity_tests.commands import python
-from parity_tests.oracles import STORED_IN, exact_function, nearest, same_bytes
+from parity_tests.oracles import STORED_IN, nearest, same_bytes
 from parity_tests.strategies import KINDS, factors, numbers, vectors
 from parity_tests.witnesses import with_fault
 
@@ -39,6 +39,8 @@ TYPES = [  # type of the inputs, format of the result
     ("float64", "float64"),
 ]
 FORMATS = {"float16": ("float16", "bfloat16", "float32"), "float32": ("float32", "bfloat16", "float16")}
+# What the long series of exp and log leave to integers, and would round up; the exact value is below the tie.
+UNDECIDED = {"exp": ("0x1.b78498p-1", "0x1.036492p+1", "0x1.bae196p+2"), "log": ("0x1.b88eap+0", "0x1.9ab656p+13")}
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan)
 
 
@@ -207,15 +209,14 @@ def near_squares(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_square_roots_of_all_kinds_of_bit_patterns_are_the_hardware_s(dtype: str) -> None:
-    arrays = [patterns(dtype), np.abs(ordinary(dtype)), near_squares(dtype)]
-    for x in [EVERY_FLOAT16] if dtype == "float16" else arrays:
+    for x in [EVERY_FLOAT16] if dtype == "float16" else [patterns(dtype), np.abs(ordinary(dtype)), near_squares(dtype)]:
         with np.errstate(invalid="ignore"):
             assert same_bytes(array(port.sqrt(tensor(x))), np.sqrt(x))
 
 
 @pytest.mark.parametrize("name", ["exp", "log"])
 def test_exp_and_log_of_all_kinds_of_bit_patterns_have_the_bits_of_the_reference(name: str) -> None:
-    undecided = np.array([2.0**-24, -(2.0**-25)], F)  # only integers decide e**x
+    undecided = np.array([2.0**-24, -(2.0**-25), *map(float.fromhex, UNDECIDED[name])], F)
     wide = np.random.default_rng(0).uniform(-760, 720, 100_003)
     for x in (EVERY_FLOAT16, patterns("float32"), ordinary("float32", scale=30), undecided):
         for kind in FORMATS[x.dtype.name]:
@@ -240,7 +241,8 @@ def test_numbers_at_and_beside_every_tie_are_rounded_once(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
 def test_every_cast_has_the_bits_of_the_reference(kind: str) -> None:
     for x in (patterns("float32"), patterns("float64"), ordinary("float64")):
-        assert same_bytes(array(port.round_to(tensor(x), kind)), rounding.round_to(x, kind))
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
+            assert same_bytes(array(port.round_to(tensor(x), kind)), rounding.round_to(x, kind))
     x = torch.ones(3, dtype=torch.float64)
     port.round_to(x, "float64").zero_()
     assert x.all()  # the result is another tensor, as in the reference
@@ -248,14 +250,17 @@ def test_every_cast_has_the_bits_of_the_reference(kind: str) -> None:
 
 # The corpus, and the machine.
 
-CORPUS = SimpleNamespace(
-    **{
-        name: lambda *arrays, f=getattr(port, name), **options: array(
-            f(*(tensor(x) if isinstance(x, np.ndarray) else x for x in arrays), **options)
-        )
-        for name in ("matmul", "sum", "dot", "sqrt", "exp", "log")
-    }
-)
+
+def on_arrays(name: str) -> Callable[..., np.ndarray]:
+    """An operation of the port as one of arrays."""
+
+    def operation(*given: Any, **options: Any) -> np.ndarray:
+        return array(getattr(port, name)(*(tensor(x) if isinstance(x, np.ndarray) else x for x in given), **options))
+
+    return operation
+
+
+CORPUS = SimpleNamespace(**{name: on_arrays(name) for name in ("matmul", "sum", "dot", "sqrt", "exp", "log")})
 
 
 def test_the_corpus_has_the_digests_on_record() -> None:
@@ -281,11 +286,11 @@ def test_the_corpus_has_one_digest_with_every_instruction_set(capability: str, t
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     rng = np.random.default_rng(0)
-    a, b = tensor(numbers(rng, "normal", (200, 300))), tensor(numbers(rng, "normal", (300, 200)))
-    x = tensor(ordinary("float32", count=200_003))
+    a, b = tensor(numbers(rng, "normal", (190, 300))), tensor(numbers(rng, "normal", (300, 190)))
+    x = tensor(ordinary("float32"))
     before, seen = torch.get_num_threads(), set()
     try:
-        for threads in (1, 2, 5):
+        for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             found = [port.matmul(a, b), port.sum(x), port.exp(x), port.log(x), port.sqrt(x)]
             seen.add(digest({str(i): array(y) for i, y in enumerate(found)}))
@@ -386,7 +391,7 @@ def test_other_types_are_refused_with_their_name(bad: Any) -> None:
     ):
         with pytest.raises(
             TypeError,
-            match=r"expected float32 tensors, or all .*, found .*(int64|bool|complex|sparse|Marked|ndarray|list|float|None)",
+            match=r"expected float32 tensors, .*, found .*(int64|bool|complex|sparse|Marked|ndarray|list|float|None)",
         ):
             call()
     with pytest.raises(TypeError, match="round_to: expected a float32 or float64 tensor, found"):
@@ -477,10 +482,8 @@ def test_torch_s_own_products_and_sums_have_other_bits_in_float32_and_rounded_fr
     a, b = numbers(rng, "normal", (7, 1003)), numbers(rng, "normal", (1003, 7))
     unlike(tensor(a) @ tensor(b), port.matmul(tensor(a), tensor(b)))
     unlike(tensor(a).sum(1), port.sum(tensor(a), 1))
-    cancelled(a, b)
-    a, b = tensor(a), tensor(b)
-    unlike((a.double() @ b.double()).float(), port.matmul(a, b))
-    tie = torch.tensor([[1.0, 2.0**-24, 2.0**-80]])
+    tie, ones = torch.tensor([[1.0, 2.0**-24, 2.0**-80]]), torch.ones(3, 1)
+    unlike((tie.double() @ ones.double()).float(), port.matmul(tie, ones))
     unlike(tie.sum(1, dtype=torch.float64).float(), port.sum(tie, 1))
 
 
@@ -509,11 +512,6 @@ def test_torch_s_float16_times_a_number_has_other_bits_than_times_a_tensor() -> 
 def test_torch_s_own_cast_from_float64_to_16_bits_has_other_bits(kind: str) -> None:
     x = tensor(ties(kind))
     unlike(x.to(getattr(torch, kind)), port.round_to(x, kind))
-
-
-def test_torch_s_own_power_of_two_overflows() -> None:
-    x, e = torch.tensor([1.5], dtype=torch.float64), torch.tensor([200])
-    unlike(torch.ldexp(x, e), x * 2.0**200, "this ldexp takes the power in the type of its argument")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -552,19 +550,19 @@ def test_the_bound_on_products_holds_whatever_torch_s_square_root_returns(monkey
 
 
 def has_right_casts(module: Any) -> bool:
-    arrays = [np.append(ties(kind), SPECIAL) for kind in ("float16", "bfloat16")]
-    found = [(array(module.round_to(tensor(x), k)), rounding.round_to(x, k)) for x in arrays for k in STORED_IN]
+    arrays = [ties("float16"), ties("bfloat16"), patterns("float32"), patterns("float64")]
+    with np.errstate(invalid="ignore"):
+        found = [(array(module.round_to(tensor(x), k)), rounding.round_to(x, k)) for x in arrays for k in STORED_IN]
     same = tensor(arrays[0])
     return all(same_bytes(*pair) for pair in found) and module.round_to(same, "float64") is not same
 
 
 def has_right_exact_sums(module: Any) -> bool:
-    """Rows of full width whose sums cancel, few and many at once."""
+    """Rows of full width that cancel but for a number at or beside a tie, which many terms surround; singly and all."""
     rng = np.random.default_rng(4)
     half = 0.5 + rng.random((40, 256)) / 2
-    x = rng.permuted(np.concatenate([half, -half], axis=1), axis=1)
-    x[:, 0] += rng.choice([1, -1], 40) * (1 + rng.choice([0, 2.0**-24, -(2.0**-24)], 40))
-    x[:, 1] += rng.choice([0, 2.0**-50, -(2.0**-50)], 40)
+    rest = [rng.choice(np.array(some), (40, 1)) for some in ([1, -1.5, 2], [2.0**-24, -(2.0**-24)], [0, 1, -1])]
+    x = rng.permuted(np.concatenate([half, -half, *rest[:2], rest[2] * 2.0**-80], axis=1), axis=1)
     want = np.array([fixedpoint.total(row, "float32") for row in x.tolist()]).astype(F)
     found = [module.round_sums(tensor(x), "float32"), *(module.round_sums(tensor(row[None]), "float32") for row in x)]
     return same_bytes(array(found[0]), want) and same_bytes(array(torch.cat(found[1:])), want)
@@ -583,7 +581,7 @@ def has_right_functions(module: Any) -> bool:
         found = getattr(module, name)(tensor(x), x.dtype.name)
         return same_bytes(array(found), getattr(reference, name)(x))
 
-    undecided = np.array([2.0**-24, -(2.0**-25), *SPECIAL], F)
+    undecided = np.array([*SPECIAL, *map(float.fromhex, UNDECIDED["exp"] + UNDECIDED["log"])], F)
     wide = np.random.default_rng(0).uniform(-760, 720, 20_000)
     arrays = [patterns("float32"), ordinary("float32", scale=30), undecided, patterns("float64"), wide]
     return all(right(name, x) for x in arrays for name in ("exp", "log"))
@@ -595,13 +593,13 @@ def has_right_products(module: Any) -> bool:
     noise = (rng.standard_normal((40, 40)) * 64).astype(F)
     tie = np.tile(np.array([1, 2.0**-24, 2.0**-53], F), (40, 1)) * rng.choice(np.array([-1, 1], F), (40, 1))
     near = rng.permuted(np.concatenate([tie, noise, -noise], axis=1), axis=1)
-    long = np.zeros((1, 70_000), F)
-    long[0, ::8] = np.append([1, 2.0**-24, -6000 * 2.0**-53], np.full(8747, 2.0**-53))
-    pairs = [(near, np.ones((83, 2), F)), (long, np.ones((70_000, 1), F))]
+    small = np.append([1, 2.0**-24, -993 * 2.0**-53], np.full(997, 2.0**-53)).astype(F)[None]  # lost beside the 1
+    pairs = [(near, np.ones((83, 2), F)), (small, np.ones((1000, 1), F))]
     for kind in ("special", "subnormal", "huge", "signs", "relu", "cancelling"):
-        a, b = numbers(rng, kind, (40, 65)), numbers(rng, kind, (65, 40))
+        a, b = numbers(rng, kind, (40, 64)), numbers(rng, kind, (64, 40))
         if kind == "cancelling":
             cancelled(a, b)
+            b[32] = np.nextafter(b[32], F(9))
         pairs.append((a, b))
     pairs.append((np.array([[1e-30, np.inf, 0.0]], F), np.array([[-1e-30, 0.0], [0.0, 1.0], [np.inf, 1.0]], F)))
     return all(
@@ -627,7 +625,6 @@ FAULTS: list[tuple[Any, Law, str, str]] = [
     (port_elementary, has_right_roots, "27 *", "26 *"),
     (port_elementary, has_right_roots, ".clamp(2.0**-500, 2.0**500)", ""),  # 0 / 0
     (port_elementary, has_right_functions, "if len(open_):", "if False:"),  # two stages decide all
-    (port_elementary, has_right_functions, "stages[1:]", "stages[2:]"),
     (port_elementary, has_right_functions, "54 *", "53 *"),
     (port_elementary, has_right_functions, "[~torch.isnan(y[places])]", ""),
     (port_elementary, has_right_functions, "torch.where(a < 0, nan, a)", "a"),

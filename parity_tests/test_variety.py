@@ -101,7 +101,9 @@ def exercised(group: str) -> dict[str, list[str]]:
 def test_the_demo_and_the_corpus_have_one_digest_in_every_variant(group):
     if not variants().get(group):
         pytest.skip(f"{group}: not exercised, this machine and this NumPy offer no second choice")
-    assert {name: corpus.differences(found(group, name)) for name in variants()[group]} == {n: [] for n in variants()[group]}
+    assert {name: corpus.differences(found(group, name)) for name in variants()[group]} == {
+        n: [] for n in variants()[group]
+    }
 
 
 @pytest.mark.parametrize(

@@ -604,9 +604,9 @@ def _set_optimizer(optimizer: Any, parameters: Mapping[str, Tensor], state: dict
     if settings is None:
         return
     adam, optional = settings
-    kind, keys = (AdamState, ADAM_MOMENTS) if adam else (SGDState, SGD_MOMENTS)
-    if type(optimizer) is not kind:
-        faults.append(f"optimizer: expected {kind.__name__}, found {_kind(optimizer)}")
+    expected, keys = (AdamState, ADAM_MOMENTS) if adam else (SGDState, SGD_MOMENTS)
+    if type(optimizer) is not expected:
+        faults.append(f"optimizer: expected {expected.__name__}, found {_kind(optimizer)}")
         return
     t = optimizer.t
     if type(t) is not int or not 0 <= t < 2**53:
@@ -614,24 +614,26 @@ def _set_optimizer(optimizer: Any, parameters: Mapping[str, Tensor], state: dict
         return
     absent = set() if optional else {"v_max", "momentum_buffer"}  # without amsgrad, or momentum
     sound = [
-        _check_arrays(f"optimizer/{name}", getattr(optimizer, name), {} if name in absent else parameters, faults)
-        for name in keys
+        _check_arrays(f"optimizer/{kind}", getattr(optimizer, kind), {} if kind in absent else parameters, faults)
+        for kind in keys
     ]
     if not all(sound):
         return
     if adam and t >= FLOAT32_COUNTS and any(group.get("fused") or group.get("capturable") for group in groups):
         faults.append(f"optimizer/t: expected below {FLOAT32_COUNTS} for a fused or capturable Adam, found {t}")
-    if isinstance(optimizer, SGDState) and t == 0 and any(b.any() for b in optimizer.momentum_buffer.values()):
-        faults.append("optimizer/momentum_buffer: expected zeros with t = 0, before the first update, found others")
     state["state"] = {}
+    if t == 0:  # no state yet: stock SGD takes its first gradient undamped only if it finds no buffer
+        if any(moment.any() for kind in keys for moment in getattr(optimizer, kind).values()):
+            faults.append("optimizer/t: expected more than 0, for the moments are not all zero, found 0")
+        return
     for number, name in zip((n for group in groups for n in group["params"]), parameters, strict=True):
-        entry = {key: _tensor(getattr(optimizer, k)[name]) for k, key in keys.items() if k not in absent}
+        moments = {key: _tensor(getattr(optimizer, kind)[name]) for kind, key in keys.items() if kind not in absent}
         if adam:
             # Of a plain number torch makes a tensor of the type that it counts in; a float64 one it takes as it is.
             step = float(t) if t < FLOAT32_COUNTS else torch.tensor(t, dtype=torch.float64, device="cpu")
-            state["state"][number] = {"step": step, **entry}
-        elif t and entry:  # at t = 0 stock SGD has no buffer, and takes the first gradient undamped
-            state["state"][number] = entry
+            state["state"][number] = {"step": step, **moments}
+        elif moments:
+            state["state"][number] = moments
 
 
 def _set_schedule(schedule: Any, groups: list[dict[str, Any]], state: dict[str, Any], faults: list[str]) -> None:

@@ -1,7 +1,7 @@
 """From exact parts to one rounding: error-free sums of float64 tensors, and casts that round once.
 
 A format is named as in `fixedpoint.FORMATS`; each is a type of PyTorch's own. Powers of two and neighbouring numbers
-are made in the bits, through integer views: torch.ldexp takes a power in the default type, which rounds and overflows.
+are made in the bits, through integer views, so that nothing rests on how a device's library computes them.
 """
 
 from math import ceil, fsum, log2
