@@ -466,11 +466,19 @@ def _boundary(impl: Any, options: argparse.Namespace) -> int:
     if options.json:
         say_json([row._asdict() for row in rows])
     for row in () if options.json else rows:
-        allowance = row.tolerance and f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times the value"
-        say(f"{row.name}: {row.kind}{allowance or ''}")
-        for text in (f"{row.compared}; {row.conditions}", f"because {row.reason}", f"evidence {row.evidence}"):
-            say(textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="      "))
+        say(f"{row.name}: {row.kind}{_allowance(row)}")
+        loose = [f"loose by {row.loose}"] if row.loose else []
+        for text in (f"{row.compared}; {row.conditions}", f"because {row.reason}", *loose, f"evidence {row.evidence}"):
+            whole = textwrap.TextWrapper(110, "    ", "      ", break_long_words=False, break_on_hyphens=False)
+            say(whole.fill(text))  # evidence stays a word that can be copied
     return HOLDS
+
+
+def _allowance(row: Row) -> str:
+    """The number beside a row's kind."""
+    if row.tolerance is not None:
+        return f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times the value"
+    return "" if row.false_alarms is None else f", false alarms {row.false_alarms:g}"
 
 
 def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace) -> int:

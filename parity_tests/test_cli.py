@@ -701,9 +701,15 @@ def test_boundary_shows_every_row(capsys):
     assert (answer.status, answer.err) == (0, "")
     text = " ".join(answer.out.split())
     for row in ROWS:
-        allowance = f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times" if row.tolerance else ""
-        assert f"{row.name}: {row.kind}{allowance}" in text
-        assert f"{row.compared}; {row.conditions} because {row.reason} evidence {row.evidence}" in text
+        allowance = (
+            f" {row.tolerance.absolute:.2g} + {row.tolerance.relative:.2g} times the value" if row.tolerance else ""
+        )
+        alarms = f", false alarms {row.false_alarms:g}" if row.false_alarms else ""
+        loose = f" loose by {row.loose}" if row.loose else ""
+        told = f"{row.compared}; {row.conditions} because {row.reason}{loose} evidence {row.evidence}"
+        assert f"{row.name}: {row.kind}{allowance}{alarms} {told}" in text
+    assert {row.kind for row in ROWS} >= {"within", "statistical"}
+    assert any(row.loose for row in ROWS)
     rows = strict_json(call(capsys, "boundary", "--json").out)
     assert [(row["name"], row["kind"], row["evidence"]) for row in rows] == [(r.name, r.kind, r.evidence) for r in ROWS]
     assert [row["tolerance"] and list(row["tolerance"]) for row in rows] == [
