@@ -58,6 +58,8 @@ def same_bits(a: Any, b: Any) -> bool:
     """Whether two leaves are bitwise equal."""
     if type(a) is not type(b):
         return False
+    if type(a) is int:  # of any size
+        return bool(a == b)
     x, y = np.asarray(a), np.asarray(b)
     return x.dtype == y.dtype and x.shape == y.shape and _canonical_bytes(x) == _canonical_bytes(y)
 
@@ -71,7 +73,8 @@ def digest(tree: Any) -> str:
     """
     sha = hashlib.sha256()
     for path, leaf in sorted(flatten(tree).items()):
-        array = np.asarray(leaf.encode() if isinstance(leaf, str) else leaf)
+        large = type(leaf) is int and not -(2**63) <= leaf < 2**64  # beyond NumPy's own: its digits
+        array = np.asarray(str(leaf).encode() if isinstance(leaf, str) or large else leaf)
         array = array.astype(array.dtype.newbyteorder("<"))
         kind = array.dtype.str if isinstance(leaf, np.ndarray) else type(leaf).__name__
         sha.update(f"{path}\0{kind}\0{array.shape}\0".encode())

@@ -77,6 +77,15 @@ def test_all_nans_are_one_and_are_told_from_numbers() -> None:
     assert not same_bits(payload, np.full(3, np.inf, F))
 
 
+@pytest.mark.parametrize("n", [0, -1, 2**53 + 1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**99])
+def test_whole_numbers_of_any_size_are_equal_to_themselves_only(n: int) -> None:
+    assert compare({"n": n}, {"n": int(str(n))}).holds
+    assert digest({"n": n}) == digest({"n": int(str(n))})
+    for other in (n + 1, n - 1, float(n)):
+        assert not compare({"n": n}, {"n": other}).holds
+        assert digest({"n": n}) != digest({"n": other})
+
+
 def test_the_worst_leaf_is_named_with_both_values_and_the_distance_in_units_in_the_last_place() -> None:
     near, far = tree(), tree()
     near.m["layer0.bias"] = np.array(np.nextafter(F(2.5), F(3)))

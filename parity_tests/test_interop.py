@@ -331,8 +331,8 @@ FAULTS = {
     ),
     "rate not set": (goes_on, {}, 'group["lr"] = schedule.rate', "pass"),
     "tick lost": (goes_on, {}, '"last_epoch": schedule.tick', '"last_epoch": 0'),
-    "scale lost": (goes_on, {}, '"scale": scale, ', ""),
-    "tracker lost": (goes_on, {}, '"_growth_tracker": tracker', '"_growth_tracker": 0'),
+    "scale lost": (goes_on, {}, '"scale": scaler.scale, ', ""),
+    "tracker lost": (goes_on, {}, '"_growth_tracker": scaler.growth_tracker', '"_growth_tracker": 0'),
     "first gradient damped": (
         lambda run, impl=interop: goes_on(run, impl, before=0),
         MOMENTUM,
@@ -577,12 +577,16 @@ UNREADABLE = {
     "a scheduler elsewhere": (lambda: other_scheduler(step_lr, stranger()), "found one of another"),
     "a scheduler alone": (lambda: replaced(optimizer=None), "found one of another"),
     "no scaler": (lambda: replaced(scaler=3), "scaler: expected a torch.amp.GradScaler, found int"),
-    "a disabled scaler": (lambda: replaced(scaler=torch.amp.GradScaler("cpu", enabled=False)), "leave a disabled one"),
+    "a disabled scaler": (
+        lambda: replaced(scaler=torch.amp.GradScaler("cpu", enabled=False)),
+        r"enabled GradScaler, found \{\}; leave it out",
+    ),
     "within a step": (within_a_step, r"scaler: expected a scaler whose update\(\) has ended the step"),
     "a foreign parameter": (
         foreign,
         r"param_groups\[1\]\['params'\]\[0\] of shape \(3,\) is no parameter of the model",
     ),
+    "state of no parameter": (lambda: with_state_of_none(), "optimizer: state of parameter .*, which is in no group"),
     "updates that differ": (without_entry, r"found 0 for 0\.weight; 2 for 0\.bias, 1\.weight, .*leave parameters that"),
     "a buffer missing": (lambda: without_entry(**SGD_RUN), r"found none for 0\.weight; leave parameters that"),
     "a fraction of a step": (lambda: with_entry({"step": torch.tensor(1.5)}), r"optimizer/t: .* found tensor\(1\.50"),
@@ -623,6 +627,12 @@ UNREADABLE = {
         r"model/1\._extra_state: expected a tensor, found dict",
     ),
 }
+
+
+def with_state_of_none():
+    live = train(build(run_of()), 2)
+    live.optimizer.state["epoch"] = {"step": 3}
+    return live
 
 
 def momentum_off():
@@ -679,6 +689,10 @@ def of_weights(change):
 
 
 UNLOADABLE = {
+    "a state of another kind": (
+        lambda t: optim.ScheduleState(0, 0.1),
+        "tree: expected a dict of its parts, found Sched",
+    ),
     "a part missing": (without("scaler"), "scaler: missing in the tree, but its object is given"),
     "a part too many": (lambda t: t | {"best": 3}, "best: in the tree, but no object for it is given"),
     "a weight missing": (of_weights(without("0.weight")), r"model/0\.weight: missing"),
@@ -891,8 +905,13 @@ def test_a_file_of_another_optimizer_has_no_tree(kind):
     ("changes", "message"),
     [
         ({"optimizer_state_dict": {}}, "optimizer_state_dict: expected the dict of state and param_groups"),
-        ({"scheduler_state_dict": {"last_epoch": 3}}, "schedule: expected the state of StepLR, found last_epoch"),
-        ({"scaler_state_dict": {}}, "scaler: expected the state of an enabled GradScaler, found none"),
+        (
+            {"scheduler_state_dict": {"last_epoch": 3}},
+            r"schedule: expected the state of StepLR, found \{'last_epoch': 3\}",
+        ),
+        ({"scaler_state_dict": {}}, "scaler: expected the state of an enabled GradScaler, found {}; leave"),
+        ({"scaler_state_dict": None}, "scaler_state_dict: expected a dict, found NoneType"),
+        ({"scaler_state_dict": {"scale": 1e39, "_growth_tracker": 0}}, "scaler/scale: expected a finite .* found inf"),
     ],
 )
 def test_a_part_of_a_file_that_is_none_of_stock_has_no_tree(changes, message):

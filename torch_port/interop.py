@@ -141,6 +141,8 @@ def load_into_stock(
     """
     where = "load_into_stock"
     _check_objects(where, model, optimizer, scheduler, scaler)
+    if not isinstance(tree, Mapping):
+        _refuse(where, [f"tree: expected a dict of its parts, found {_kind(tree)}"])
     given = {"model": model, "optimizer": optimizer, "schedule": scheduler, "scaler": scaler}
     wanted = {part for part, thing in given.items() if thing is not None}
     faults = [f"{part}: missing in the tree, but its object is given" for part in wanted - tree.keys()]
@@ -308,7 +310,11 @@ def tree_from_general(
         ValueError: as `state_from_stock`; or names and parameters do not fit.
     """
     where = "tree_from_general"
-    faults = [f"{name}: missing" for name in ("model_state_dict", "optimizer_state_dict") if name not in checkpoint]
+    faults = [
+        f"{name}: expected a dict, found {_kind(checkpoint.get(name))}"
+        for name in ("model_state_dict", "optimizer_state_dict", *OPTIONAL)
+        if not isinstance(checkpoint.get(name, {} if name in OPTIONAL else None), Mapping)
+    ]
     _refuse(where, faults or _faults_of_optimizer(checkpoint["optimizer_state_dict"]))
     return _tree(where, checkpoint, _names_in(where, checkpoint, parameter_names), t)
 
@@ -375,7 +381,7 @@ def _names_in(where: str, checkpoint: Mapping[str, Any], given: Sequence[str] | 
         names, source = [name for group in groups for name in group["param_names"]], "param_names of the optimizer"
     else:
         names, source = _likely_parameters(model), "parameters in the model's state"
-    unknown = sorted(set(names) - model.keys())
+    unknown = sorted(map(str, set(names) - model.keys()))
     if len(names) != count or len(set(names)) != count or unknown:
         found = f"{len(set(names))} {source}" + f", of them not in the state: {', '.join(unknown)}" * bool(unknown)
         advice = "give parameter_names, [name for name, _ in model.named_parameters()] if it is over model.parameters()"
@@ -406,6 +412,7 @@ def _tree(where: str, states: Mapping[str, Any], names: list[str], t: int | None
         t = whole_number(f"{where}: t", t, 0, 2**63)
         if "optimizer_state_dict" not in states:
             faults.append("t: given, but no optimizer is")
+    _refuse(where, faults)
     if "optimizer_state_dict" in states:
         state = states["optimizer_state_dict"]
         tree["optimizer"] = _optimizer_state(state, names, states["model_state_dict"], t, faults)
@@ -451,7 +458,7 @@ def _dtype(tensor: Tensor) -> "np.dtype[Any] | None":
 
 def _faults_of_optimizer(state: Mapping[str, Any]) -> list[str]:
     """What makes a dict no state of an optimizer."""
-    groups = state.get("param_groups") if isinstance(state, Mapping) else None
+    groups = state.get("param_groups")
     sound = isinstance(groups, list) and all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in groups)
     if sound and isinstance(state.get("state"), dict) and all(isinstance(e, dict) for e in state["state"].values()):
         return []
@@ -523,7 +530,7 @@ def _count(step: object) -> int | None:
     if not isinstance(step, (int, float)) and not (isinstance(step, Tensor) and step.numel() == 1):
         return None
     value = float(step)
-    end = 2**24 if isinstance(step, Tensor) and step.dtype != torch.float64 else 2**53
+    end = FLOAT32_COUNTS if isinstance(step, Tensor) and step.dtype == torch.float32 else 2**53
     return int(value) if value.is_integer() and 0 <= value < end else None
 
 
@@ -564,22 +571,36 @@ def _schedule_state(
     state: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], faults: list[str]
 ) -> ScheduleState | None:
     """StepLR's tick, and the rate at which the optimizer will make its next update."""
-    if not isinstance(state.get("last_epoch"), int) or not state.keys() >= {"step_size", "gamma"}:
-        faults.append(f"schedule: expected the state of StepLR, found {', '.join(sorted(map(str, state)))}")
+    tick = state.get("last_epoch")
+    if not isinstance(tick, int) or tick < 0 or not state.keys() >= {"step_size", "gamma"}:
+        faults.append(f"schedule: expected the state of StepLR, found {dict(state)}")
         return None
     rates = [group.get("lr") for group in groups]
     if any(type(rate) not in (int, float) for rate in rates) or len(set(rates)) != 1:
         faults.append(f"schedule/rate: expected one plain learning rate in all parameter groups, found {rates}")
         return None
-    return ScheduleState(state["last_epoch"], float(rates[0]))  # type: ignore[arg-type]
+    return ScheduleState(tick, float(rates[0]))  # type: ignore[arg-type]
 
 
 def _scaler_state(state: Mapping[str, Any], faults: list[str]) -> ScalerState | None:
     """The scale, as float32 has it, and the tracker."""
-    if not state.keys() >= {"scale", "_growth_tracker"}:
-        faults.append("scaler: expected the state of an enabled GradScaler, found none; leave a disabled one out")
+    scale, tracker = state.get("scale"), state.get("_growth_tracker")
+    if not isinstance(scale, (int, float)) or not isinstance(tracker, int):
+        faults.append(f"scaler: expected the state of an enabled GradScaler, found {dict(state)}; leave it out")
         return None
-    return ScalerState(float(np.float32(state["scale"])), int(state["_growth_tracker"]))
+    scaler = ScalerState(torch.tensor(scale, dtype=torch.float32).item(), tracker)
+    faults += _faults_of_scale(scaler)
+    return scaler
+
+
+def _faults_of_scale(scaler: ScalerState) -> list[str]:
+    """What a scaler could not go on from."""
+    faults, (scale, tracker) = [], scaler
+    if type(scale) is not float or not 0 <= scale < np.inf or float(np.float32(scale)) != scale:
+        faults.append(f"scaler/scale: expected a finite float32 number >= 0, found {scale!r}")
+    if type(tracker) is not int or not 0 <= tracker < 2**31:
+        faults.append(f"scaler/growth_tracker: expected an int from 0 to {2**31 - 1}, found {tracker!r}")
+    return faults
 
 
 # From the tree to torch's state dicts
@@ -661,12 +682,8 @@ def _set_scaler(scaler: Any, state: dict[str, Any], faults: list[str]) -> None:
         return
     if not state:
         faults.append("scaler: expected an enabled GradScaler, found a disabled one")
-    scale, tracker = scaler
-    if type(scale) is not float or not 0 <= scale < np.inf or float(np.float32(scale)) != scale:
-        faults.append(f"scaler/scale: expected a finite float32 number >= 0, found {scale!r}")
-    if type(tracker) is not int or not 0 <= tracker < 2**31:
-        faults.append(f"scaler/growth_tracker: expected an int from 0 to {2**31 - 1}, found {tracker!r}")
-    state |= {"scale": scale, "_growth_tracker": tracker}
+    faults += _faults_of_scale(scaler)
+    state |= {"scale": scaler.scale, "_growth_tracker": scaler.growth_tracker}
 
 
 def _check_arrays(path: str, arrays: Any, tensors: Mapping[str, Any], faults: list[str]) -> bool:
@@ -777,7 +794,7 @@ def _verified(path: Path, file: BinaryIO) -> Any:
 
 def _damaged_record(file: BinaryIO) -> str | None:
     """The first record of an archive that disagrees with its CRC-32; None if all agree, or it is no archive."""
-    if not zipfile.is_zipfile(file):
+    if file.read(4) != b"PK\3\4":  # how torch, too, tells an archive from its older format
         return None
     with zipfile.ZipFile(file) as archive:
         return archive.testzip()
