@@ -4,6 +4,7 @@ Its tensors are of the device type "lazy", which builds of torch know and none o
 the CPU's own, but
 
     tensors of the two devices do not meet, be it a number without axes; only copies and indices may cross
+    a generator of the CPU does not fill them
     what is on the device becomes an array by way of the CPU alone
     x / number is x times the number's reciprocal, as on CUDA
 
@@ -16,11 +17,11 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("lazy", 0)
 aten = torch.ops.aten
 CROSSING = {aten.copy_.default, aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default}
+TIMES = {aten.div.Tensor: aten.mul.Tensor, aten.div_.Tensor: aten.mul_.Tensor}
 
 
 class Elsewhere(torch.Tensor):
@@ -46,7 +47,7 @@ class Elsewhere(torch.Tensor):
         return carried_out(func, args, kwargs or {})
 
 
-class _Elsewhere(TorchDispatchMode):
+class _Arrivals(TorchDispatchMode):
     """Takes over what is created on the device, or moved there, from tensors of the CPU or none."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,7 +60,7 @@ def elsewhere() -> Iterator[torch.device]:
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor makes a tensor of the CPU, and moves that
     try:
-        with _Elsewhere():
+        with _Arrivals():
             yield DEVICE
     finally:
         torch._C._set_only_lift_cpu_tensors(before)
@@ -67,24 +68,42 @@ def elsewhere() -> Iterator[torch.device]:
 
 def carried_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operation's result, on the device that it belongs to."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    here = [x for x in tensors if isinstance(x, Elsewhere)]
-    if here and len(here) < len(tensors) and func not in CROSSING:
-        raise RuntimeError(f"{func}: expected all tensors on one device, found {[str(x.device) for x in tensors]}")
-    if func in (aten.div.Tensor, aten.div_.Tensor) and here and not isinstance(args[1], torch.Tensor):
-        func, args = getattr(aten, func.overloadpacket.__name__.replace("div", "mul")).Tensor, (args[0], 1 / args[1])
-    there = bool(here)
-    if kwargs.get("device") is not None:
-        there = torch.device(kwargs["device"]).type == DEVICE.type
-        kwargs = kwargs | {"device": torch.device("cpu")}
-    found = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
-    changed = {id(x.inner): x for x in here}  # what an operation in place gives back is what it was given
+    here: dict[int, Elsewhere] = {}
+    others: list[str] = []
+
+    def inner(x: Any) -> Any:
+        if isinstance(x, Elsewhere):
+            here[id(x.inner)] = x
+            return x.inner
+        if isinstance(x, torch.Tensor):
+            others.append(str(x.device))
+        return x
+
+    args, kwargs = mapped(inner, args), mapped(inner, kwargs)
+    if here and others and func not in CROSSING:
+        raise RuntimeError(f"{func}: expected all tensors on one device, found {DEVICE} and {', '.join(others)}")
+    stays = bool(here)
+    if (device := kwargs.get("device")) is not None:
+        stays = torch.device(device).type == DEVICE.type
+        kwargs |= {"device": torch.device("cpu")} if stays else {}
+    if (here or stays) and kwargs.get("generator") is not None:
+        raise RuntimeError(f"{func}: expected a generator of {DEVICE}, found one of {kwargs['generator'].device}")
+    if here and func in TIMES and not isinstance(args[1], torch.Tensor):
+        func, args = TIMES[func], (args[0], 1 / args[1])
 
     def placed(x: Any) -> Any:
-        return changed[id(x)] if id(x) in changed else Elsewhere(x) if isinstance(x, torch.Tensor) else x
+        if not isinstance(x, torch.Tensor):
+            return x
+        return here[id(x)] if id(x) in here else Elsewhere(x)  # an operation in place gives back what it was given
 
-    return tree_map(placed, found) if there else found
+    found = func(*args, **kwargs)
+    return mapped(placed, found) if stays else found
 
 
-def _inner(x: Any) -> Any:
-    return x.inner if isinstance(x, Elsewhere) else x
+def mapped(function: Any, tree: Any) -> Any:
+    """Nested lists, tuples and dicts with the function of each item."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([mapped(function, item) for item in tree])
+    if isinstance(tree, dict):
+        return {name: mapped(function, item) for name, item in tree.items()}
+    return function(tree)

@@ -227,7 +227,9 @@ def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRec
     for _ in range(n):
         if batches is None or run.position.consumed == 0:
             noise = run.config.noise if run.model.training else 0.0
-            batches = iter(init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers))
+            loader = init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers)
+            with torch.device("cpu"):  # making an iterator draws the workers' seed on the default device, from a CPU's
+                batches = iter(loader)
         record = _train_step(run, batches, sampler)
         if run.step % run.config.evaluate_every == 0:
             loss = evaluate(run, data).loss
