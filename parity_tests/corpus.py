@@ -165,7 +165,7 @@ def implementations(package: str) -> tuple[Any, Any]:
 
 
 def stock(arrays: Inputs) -> dict[str, np.ndarray]:
-    """Functions of torch that the port avoids: their bits depend on the instruction set, or on the number of threads."""
+    """Functions of torch that the port avoids, since their bits depend on the instruction set or the threads."""
     x = as_tensor(arrays["float32/normal/a"])
     found = {"lerp": x.lerp(x.flip(0), 0.3), "log_softmax": x.log_softmax(1), "long sum": x.repeat(300, 1).sum()}
     return {f"stock {name}/float32": tensor.numpy() for name, tensor in found.items()}

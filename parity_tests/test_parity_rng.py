@@ -20,7 +20,8 @@ from torch_port import rng as port  # noqa: E402 - only where torch is
 SIZES = (1, 7, 64, 1003)
 PLACES = (0, 1, 2, 622, 623, 624, 625, 1247, 1248, 1249)  # words drawn around the ends of the engine's block
 HIGHS = (1, 2, 10, 2**28 - 1, 2**28, 2**31, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1)
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: these stay unmeasured")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NO_CUDA])]
 
 seeds = st.sampled_from([0, 1, 7, 2**32, 2**40 + 7, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 names = st.sampled_from(["weights", "order", "dropout", ""]) | st.text(max_size=8).filter(lambda t: t.isprintable())

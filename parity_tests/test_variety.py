@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpy_ref import arithmetic, demo, fixedpoint
+from numpy_ref import arithmetic, fixedpoint
 from numpy_ref.equivalence import digest
 from parity_tests import corpus
 from parity_tests.commands import ROOT, python
