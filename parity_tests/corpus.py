@@ -128,10 +128,12 @@ class Port:
 
 
 def as_tensor(given: Any) -> Any:
-    """An array as a tensor on its memory; anything else, such as an axis, as it is."""
+    """An array as a tensor on its memory, strides included; anything else, such as an axis, as it is."""
     import torch  # here, since the reference's corpus needs none
 
-    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
+    if not isinstance(given, np.ndarray):
+        return given
+    return torch.from_numpy(given.copy() if any(stride < 0 for stride in given.strides) else given)
 
 
 def as_array(tensor: Any) -> np.ndarray:

@@ -1,12 +1,9 @@
 """The port's arithmetic has the reference's bits, whatever the layout, order, batch, threads or instruction set."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,8 @@ from numpy_ref import arithmetic as reference
 from numpy_ref import fixedpoint, rounding
 from numpy_ref.equivalence import digest
 from parity_tests import corpus
-from parity_tests.commands import python
+from parity_tests.corpus import as_array as array
+from parity_tests.corpus import as_tensor as tensor
 from parity_tests.oracles import STORED_IN, nearest, same_bytes
 from parity_tests.strategies import KINDS, factors, numbers, vectors
 from parity_tests.witnesses import with_fault
@@ -43,16 +41,6 @@ FORMATS = {"float16": ("float16", "bfloat16", "float32"), "float32": ("float32",
 # What the long series of exp and log leave to integers, and would round up; the exact value is below the tie.
 UNDECIDED = {"exp": ("0x1.b78498p-1", "0x1.036492p+1", "0x1.bae196p+2"), "log": ("0x1.b88eap+0", "0x1.9ab656p+13")}
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan)
-
-
-def tensor(a: np.ndarray) -> Any:
-    """The array's own memory, strides included, as a tensor; torch has no negative strides."""
-    return torch.from_numpy(a.copy() if any(stride < 0 for stride in a.strides) else a)
-
-
-def array(x: Any) -> np.ndarray:
-    """A tensor as an array; bfloat16 is carried in float32 as the reference does."""
-    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 def patterns(dtype: str, count: int = 100_003) -> np.ndarray:
@@ -253,37 +241,10 @@ def test_every_cast_has_the_bits_of_the_reference(kind: str) -> None:
 # The corpus, and the machine.
 
 
-def on_arrays(name: str) -> Callable[..., np.ndarray]:
-    """An operation of the port as one of arrays."""
-
-    def operation(*given: Any, **options: Any) -> np.ndarray:
-        return array(getattr(port, name)(*(tensor(x) if isinstance(x, np.ndarray) else x for x in given), **options))
-
-    return operation
-
-
-CORPUS = SimpleNamespace(**{name: on_arrays(name) for name in ("matmul", "sum", "dot", "sqrt", "exp", "log")})
-
-
 def test_the_corpus_has_the_digests_on_record() -> None:
-    found, record = corpus.results(CORPUS, corpus.inputs()), corpus.record()
+    found, record = corpus.results(corpus.Port(port), corpus.inputs()), corpus.record()
     wrong = [name for name, value in corpus.case_digests(found).items() if record["cases"].get(name) != value]
     assert (wrong, digest(found)) == ([], record["results"])
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_the_corpus_has_one_digest_with_every_instruction_set(capability: str, tmp_path: Path) -> None:
-    code = (
-        "import json, torch; from parity_tests import test_parity_arithmetic as t\n"
-        "found = t.corpus.results(t.CORPUS, t.corpus.inputs())\n"
-        "print(json.dumps([torch.backends.cpu.get_cpu_capability(), t.digest(found)]))"
-    )
-    answer = python("-c", code, cwd=tmp_path, ATEN_CPU_CAPABILITY=capability)
-    assert answer.returncode == 0, answer.stderr
-    in_use, found = json.loads(answer.stdout)
-    if in_use != capability.upper():
-        pytest.skip(f"this processor has no {capability}: {in_use} was used")
-    assert found == corpus.record()["results"]
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
