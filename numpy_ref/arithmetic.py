@@ -271,7 +271,7 @@ def sqrt(a: Array) -> Array:
 def exp(a: Array, *, kind: str | None = None) -> Array:
     """e**a, correctly rounded; for float64, by a recipe with an error below one unit in the last place.
 
-    k = round(a / ln 2);  r = a - k ln 2;  e**a = 2**k (1 + r + r**2/2! + ... )   in float64
+    k = round(a / ln 2);  r = a - k ln 2;  e**a = 2**k (1 + r + r**2/2! + ... )   for float64
 
     Args:
         a: float16, float32 or float64, any shape.
@@ -297,7 +297,7 @@ def exp(a: Array, *, kind: str | None = None) -> Array:
 def log(a: Array, *, kind: str | None = None) -> Array:
     """Natural logarithm, correctly rounded; for float64, by a recipe with an error below one unit in the last place.
 
-    a = m 2**k, 0.7 <= m < 1.42;  s = (m - 1) / (m + 1);  ln a = k ln 2 + 2 (s + s**3/3 + s**5/5 + ...)   in float64
+    a = m 2**k, 0.7 <= m < 1.42;  s = (m - 1) / (m + 1);  ln a = k ln 2 + 2 (s + s**3/3 + s**5/5 + ...)   for float64
 
     Args:
         a: float16, float32 or float64, any shape.

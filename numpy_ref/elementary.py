@@ -1,8 +1,9 @@
 """exp and log from elementary operations in float64, over arrays; `arithmetic` documents what they return.
 
-The narrow forms serve results of 32 bits or fewer: a series with a bound on its error, which certifies nearly every
-result; the few left go to integers (`fixedpoint`), so that every one is correctly rounded. The wide forms serve
-float64: a fixed recipe whose error stays below one unit in the last place.
+The wide forms serve float64: a fixed recipe whose error stays below one unit in the last place. The narrow forms serve
+results of 32 bits or fewer: from a table, with a bound on the error, which certifies nearly every result; of the few
+left, the wide form certifies nearly all, and the rest go to integers (`fixedpoint`), so that every one is correctly
+rounded.
 """
 
 import math
@@ -17,9 +18,6 @@ from numpy_ref.rounding import STORAGE, cast
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Stage = tuple[int, tuple[float, ...], float]
-
-
 def _series(terms: list[tuple[int, int]]) -> list[float]:
     """The quotients, each rounded once, the last term first as Horner's rule wants them."""
     return [numerator / denominator for numerator, denominator in reversed(terms)]
@@ -32,28 +30,26 @@ LN2_LOW = (fixedpoint.LN2 - (int(LN2_HIGH * 2**32) << (fixedpoint.BITS - 32))) /
 LOG2_E = fixedpoint.ONE / fixedpoint.LN2
 ROUND = 1.5 * 2**52  # adding it rounds to whole numbers
 ROOT_HALF_BITS = int(np.float64(0.7071067811865476).view(np.int64))
-# Each stage: the last power taken, what ln 2 is taken for, and a bound on the relative error. For |r| <= 0.3466 the
-# series of exp stops about r**9/9! < 2**-32.2 and r**14/14! < 2**-57 short, and e**r is at least 0.707: below 2**-31.6
-# relative; for |s| <= 0.1716 that of log stops, relative to 2 s, s**12/13 < 2**-34 and s**26/27 < 2**-70 short. The
-# roundings stay below 2**-50, and k times that of ln 2 below 2**-45.
-LN2 = fixedpoint.LN2 / fixedpoint.ONE
-EXP_STAGES: tuple[Stage, ...] = ((8, (LN2,), 2.0**-31), (13, (LN2_HIGH, LN2_LOW), 2.0**-48))
-LOG_STAGES: tuple[Stage, ...] = ((10, (LN2,), 2.0**-32), (24, (LN2_LOW, LN2_HIGH), 2.0**-48))
-BLOCK = 1 << 15  # larger than for products: there are many passes and few arrays
+EXP_BITS = 9  # the table of exp has 2**EXP_BITS steps from 1 to 2
+LOG_BITS = 6  # and that of log 2**LOG_BITS from each power of two to the next
+STEPS = (fixedpoint.ONE << EXP_BITS) / fixedpoint.LN2  # a STEPS counts the steps of e**a
+# Bounds on the relative errors of the short forms, derived at each, and of the wide ones, 16 units in the last place.
+SHORT, WIDE = 2.0**-34, 2.0**-48
+BLOCK = 1 << 16  # larger than for products: there are many passes and few arrays
 
 
 def exp(a: Array, kind: str) -> Array:
     """e**a; see `arithmetic.exp`."""
     if kind == "float64":
         return _in_blocks(a, kind, _exp_wide)
-    return _certified(a, kind, _exp_series, EXP_STAGES, fixedpoint.exp)
+    return _certified(a, kind, _exp_short, _exp_wide, fixedpoint.exp)
 
 
 def log(a: Array, kind: str) -> Array:
     """Natural logarithm; see `arithmetic.log`."""
     if kind == "float64":
         return _in_blocks(a, kind, _log_wide)
-    return _certified(a, kind, _log_series, LOG_STAGES, fixedpoint.log)
+    return _certified(a, kind, _log_short, _log_wide, fixedpoint.log)
 
 
 @np.errstate(all="ignore")
@@ -69,55 +65,35 @@ def _in_blocks(a: Array, kind: str, function: Callable[[Array], Array]) -> Array
 def _certified(
     a: Array,
     kind: str,
-    series: Callable[[Array, Stage], Array],
-    stages: tuple[Stage, ...],
+    short: Callable[[Array], Array],
+    wide: Callable[[Array], Array],
     exact: Callable[[float], fixedpoint.Scaled],
 ) -> Array:
-    """The nearest numbers of the format: by a short series, what that leaves open by a long one, the rest by integers.
+    """The nearest numbers of the format: by the short form, the few left by the wide one, the rest by integers.
 
-    A stage settles an entry when both ends of its error's interval round to the same number.
+    A form settles an entry when both ends of its error's interval round to the same number.
     """
     out, source, places = np.empty(a.size, STORAGE[kind]), a.reshape(-1), [np.arange(0)]
     for start in range(0, a.size, BLOCK):
-        out[start : start + BLOCK], left = _settle(series, source[start : start + BLOCK], stages[0], kind)
+        out[start : start + BLOCK], left = _settle(short(source[start : start + BLOCK]), SHORT, kind)
         places.append(left + start)
     open_ = np.concatenate(places)
-    for stage in stages[1:]:
-        out[open_], left = _settle(series, source[open_], stage, kind)
+    if open_.size:
+        out[open_], left = _settle(wide(source[open_].astype(np.float64)) * (1 + WIDE), WIDE, kind)
         open_ = open_[left]
-    for i in open_:
+    for i in open_[~np.isnan(out[open_])]:
         out[i] = fixedpoint.rounded(exact(float(source[i])), kind)
     return out.reshape(a.shape)
 
 
-def _settle(series: Callable[[Array, Stage], Array], a: Array, stage: Stage, kind: str) -> tuple[Array, Array]:
-    """One stage over a block: the results, and the places of those that it leaves open."""
-    y = series(a, stage)
-    low, out = cast(y * (1 - stage[2]), kind), cast(y * (1 + stage[2]), kind)
-    places = np.flatnonzero(low != out)
-    return out, places[~np.isnan(y[places])]
+def _settle(upper: Array, bound: float, kind: str) -> tuple[Array, Array]:
+    """The results of a form, given 1 + bound times as large, and the places of those that it leaves open, NaN included.
 
-
-def _exp_series(a: Array, stage: Stage) -> Array:
-    """2**k (1 + r + ... + r**power/power!) in float64."""
-    power, ln2, _ = stage
-    x = np.clip(a, -200, 200).astype(np.float64)  # beyond, the result is 0 or infinite as it is here
-    shifted = x * LOG2_E
-    shifted += ROUND  # leaves k in the lowest bits
-    k = shifted - ROUND
-    for part in ln2:
-        x -= k * part
-    coefficients = EXP_SERIES[-1 - power :]
-    y = x * coefficients[0]
-    for coefficient in coefficients[1:-1]:
-        y += coefficient
-        y *= x
-    y += coefficients[-1]
-    exponents = shifted.view(np.int64)
-    exponents <<= 52
-    bits = y.view(np.int64)
-    bits += exponents  # times 2**k, far from both ends of float64's range; for a NaN nothing is added
-    return y
+    That is the outer end of the error's interval. (1 + bound) (1 - 2 bound) is less than 1 - bound, the inner end.
+    """
+    out = cast(upper, kind)
+    upper *= 1 - 2 * bound
+    return out, np.flatnonzero(out != cast(upper, kind))
 
 
 def _exp_wide(a: Array) -> Array:
@@ -151,26 +127,6 @@ def _parts_of_log(x: Array) -> tuple[Array, Array]:
     return (bits - (k << 52)).view(np.float64) - 1, k.astype(np.float64)
 
 
-def _log_series(a: Array, stage: Stage) -> Array:
-    """K ln 2 + 2 s (1 + s**2/3 + ... + s**power/(power + 1)) in float64; what is not positive and finite apart."""
-    power, ln2, _ = stage
-    usual = bool(a.size) and 0 < a.min() and a.max() < np.inf
-    inside = True if usual else (a > 0) & (a < np.inf)
-    f, k = _parts_of_log((a if usual else np.where(inside, a, a.dtype.type(1))).astype(np.float64))
-    s = f / (f + 2)
-    square = s * s
-    coefficients = LOG_SERIES[-1 - power // 2 :]
-    y = square * coefficients[0]
-    for coefficient in coefficients[1:-1]:
-        y += coefficient
-        y *= square
-    y += coefficients[-1]
-    y *= s
-    for part in ln2:
-        y += k * part
-    return y if usual else np.where(inside, y, _edge_of_log(a))
-
-
 def _edge_of_log(a: Array) -> Array:
     """-infinity at zeros, NaN below; infinity and NaN as they are."""
     return np.where(a == 0, -np.inf, np.where(a < 0, np.nan, a)).astype(np.float64)
@@ -191,3 +147,62 @@ def _log_wide(a: Array) -> Array:
     half = 0.5 * f * f
     near = k * LN2_HIGH - ((half - (s * (half + y * square) + k * LN2_LOW)) - f)
     return np.where(usual, near, _edge_of_log(a))
+
+
+# 2**(j / 2**EXP_BITS) with what the short form of exp multiplies by, as bits, less what its shift of k will add.
+EXP_TABLE = _exp_wide(np.arange(1 << EXP_BITS) / STEPS) * ((1 + SHORT) / (2 * STEPS**2))
+EXP_TABLE = EXP_TABLE.view(np.int64) - (np.arange(1 << EXP_BITS) << (52 - EXP_BITS))
+
+
+def _exp_short(a: Array) -> Array:
+    """(1 + SHORT) 2**(k / 2**EXP_BITS) ((1 + r)**2 + 1) / 2 for a = k ln 2 / 2**EXP_BITS + r, |r| <= ln 2 / 1024.
+
+    Relative to e**r = 1 + r + r**2/2! + ... it stops short by less than |r|**3/6 (1 + 2 |r|) < 2**-34.1. The roundings
+    of a STEPS and of STEPS move r by less than 2**-44; all the others together are below 2**-49.
+    """
+    y = np.clip(a, -200, 200).astype(np.float64)  # beyond, the result is 0 or infinite as it is here
+    y *= STEPS  # from here on, r STEPS: the sum is (r STEPS + STEPS)**2 + STEPS**2 over 2 STEPS**2
+    shifted = y + ROUND  # leaves k in the lowest bits
+    y -= shifted - ROUND
+    y += STEPS
+    y *= y
+    y += STEPS**2
+    k = shifted.view(np.int64)
+    power = EXP_TABLE.take(k & ((1 << EXP_BITS) - 1))
+    k <<= 52 - EXP_BITS
+    power += k  # the whole part of k / 2**EXP_BITS reaches the exponent, far from both ends of float64's range
+    y *= power.view(np.float64)
+    return y
+
+
+# ln of each float32 number with LOG_BITS bits after the leading one, by sign, exponent and these bits; NaN for what is
+# not positive, normal and finite.
+LOG_TABLE = np.full(1 << (9 + LOG_BITS), np.nan)
+_entries = np.arange(1 << LOG_BITS, 255 << LOG_BITS, dtype=np.uint32)
+LOG_TABLE[_entries] = _log_wide((_entries << (23 - LOG_BITS)).view(np.float32).astype(np.float64)) * (1 + SHORT)
+
+
+def _log_short(a: Array) -> Array:
+    """(1 + SHORT) (ln c + 2 s + 2 s**3/3), c the nearest number in the table, s = (a - c) / (a + c).
+
+    NaN where c is not positive, normal and finite. The sum stops short by less than 2 |s|**5/5 (1 + s**2), |s| < 2**-8
+    but for subnormal a. Where c = 1 and ln c = 0, that is s**4/5 (1 + s**2) < 2**-34.3 relative to 2 s. Elsewhere
+    |ln a| > 2**-7.01, and the error is again below 2**-34.3 of it; or a lies between 1 - 2**-7 and 1 - 2**-8, where
+    |ln a| > 2**-8 and |s| < 2**-8.9. ln c is right to some units in the last place, and not much above 2 |ln a|: with
+    all other roundings, below 2**-49.
+    """
+    a = a.astype(np.float32, copy=False)
+    entries = a.view(np.uint32) + (1 << (22 - LOG_BITS))
+    entries &= (1 << 32) - (1 << (23 - LOG_BITS))
+    near = entries.view(np.float32)
+    s, c = (a - near).astype(np.float64), near.astype(np.float64)  # both exact
+    entries >>= 23 - LOG_BITS
+    c *= 2
+    c += s
+    s /= c
+    y = np.square(s, out=c)
+    y *= 2 / 3 * (1 + SHORT)
+    y += 2 * (1 + SHORT)
+    y *= s
+    y += LOG_TABLE.take(entries.astype(np.intp))
+    return y
