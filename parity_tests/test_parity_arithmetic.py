@@ -596,9 +596,9 @@ FAULTS: list[tuple[Any, Law, str, str]] = [
     (port_elementary, has_right_roots, "z += (rest > z).long() - (rest <= -z).long()", "pass"),
     (port_elementary, has_right_roots, "27 *", "26 *"),
     (port_elementary, has_right_roots, ".clamp(2.0**-500, 2.0**500)", ""),  # 0 / 0
-    (port_elementary, has_right_functions, "if len(open_):", "if False:"),  # two stages decide all
+    (port_elementary, has_right_functions, "fixedpoint.rounded(exact(x), kind)", "0.0"),  # two forms decide all
     (port_elementary, has_right_functions, "54 *", "53 *"),
-    (port_elementary, has_right_functions, "[~torch.isnan(y[places])]", ""),
+    (port_elementary, has_right_functions, "open_[~torch.isnan(out[open_])]", "open_"),
     (port_elementary, has_right_functions, "torch.where(a < 0, nan, a)", "a"),
     (port, has_right_products, "UNIT = 2.0**-53", "UNIT = 2.0**-60"),
     (port, has_right_products, "return high + 0, low", "return high, low"),

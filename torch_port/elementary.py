@@ -1,12 +1,14 @@
 """sqrt, exp and log from elementary operations in float64, over tensors; `arithmetic` documents what they return.
 
-The narrow forms serve results of 32 bits or fewer: a root or a series with a bound on its error. For exp and log the
-bound certifies nearly every result; the few left go to integers (`fixedpoint`), so that every one is correctly rounded.
 The wide forms serve float64: for the root an estimate that integers correct, for exp and log a fixed recipe whose error
-stays below one unit in the last place. The series are those of `numpy_ref.elementary`, and so are the bounds.
+stays below one unit in the last place. The narrow forms serve results of 32 bits or fewer: a root, or values from a
+table, with a bound on the error. For exp and log the bound certifies nearly every result; of the few left, the wide
+form certifies nearly all, and the rest go to integers (`fixedpoint`), so that every one is correctly rounded. Series,
+tables and bounds are those of `numpy_ref.elementary`.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import inf, nan
 
 import torch
@@ -14,16 +16,20 @@ from torch import Tensor
 
 from numpy_ref import fixedpoint
 from numpy_ref.elementary import (
+    EXP_BITS,
     EXP_SERIES,
-    EXP_STAGES,
+    EXP_TABLE,
     LN2_HIGH,
     LN2_LOW,
     LOG2_E,
+    LOG_BITS,
     LOG_SERIES,
-    LOG_STAGES,
+    LOG_TABLE,
     ROOT_HALF_BITS,
     ROUND,
-    Stage,
+    SHORT,
+    STEPS,
+    WIDE,
 )
 from torch_port.rounding import STORAGE, blocks, cast
 
@@ -43,14 +49,14 @@ def exp(a: Tensor, kind: str) -> Tensor:
     """e**a; see `arithmetic.exp`."""
     if kind == "float64":
         return _in_blocks(a, kind, _exp_wide)
-    return _certified(a, kind, _exp_series, EXP_STAGES, fixedpoint.exp)
+    return _certified(a, kind, _exp_short, _exp_wide, fixedpoint.exp)
 
 
 def log(a: Tensor, kind: str) -> Tensor:
     """Natural logarithm; see `arithmetic.log`."""
     if kind == "float64":
         return _in_blocks(a, kind, _log_wide)
-    return _certified(a, kind, _log_series, LOG_STAGES, fixedpoint.log)
+    return _certified(a, kind, _log_short, _log_wide, fixedpoint.log)
 
 
 def _in_blocks(a: Tensor, kind: str, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -64,34 +70,37 @@ def _in_blocks(a: Tensor, kind: str, function: Callable[[Tensor], Tensor]) -> Te
 def _certified(
     a: Tensor,
     kind: str,
-    series: Callable[[Tensor, Stage], Tensor],
-    stages: tuple[Stage, ...],
+    short: Callable[[Tensor], Tensor],
+    wide: Callable[[Tensor], Tensor],
     exact: Callable[[float], fixedpoint.Scaled],
 ) -> Tensor:
-    """The nearest numbers of the format: by a short series, what that leaves open by a long one, the rest by integers.
+    """The nearest numbers of the format: by the short form, the few left by the wide one, the rest by integers.
 
-    A stage settles an entry when both ends of its error's interval round to the same number.
+    A form settles an entry when both ends of its error's interval round to the same number.
     """
     out, source, places = a.new_empty(a.numel(), dtype=STORAGE[kind]), a.reshape(-1), []
     for block in blocks(len(source), 1, a.device):
-        out[block], left = _settle(series, source[block], stages[0], kind)
+        out[block], left = _settle(short(source[block]), SHORT, kind)
         places.append(left + block.start)
     open_ = torch.cat(places) if places else a.new_empty(0, dtype=torch.int64)
-    for stage in stages[1:]:
-        out[open_], left = _settle(series, source[open_], stage, kind)
+    if len(open_):
+        out[open_], left = _settle(wide(source[open_].double()) * (1 + WIDE), WIDE, kind)
         open_ = open_[left]
+        open_ = open_[~torch.isnan(out[open_])]
     if len(open_):
         settled = [fixedpoint.rounded(exact(x), kind) for x in source[open_].tolist()]
         out[open_] = torch.tensor(settled, dtype=torch.float64, device=a.device).to(out.dtype)  # exact: it holds them
     return out.reshape(a.shape)
 
 
-def _settle(series: Callable[[Tensor, Stage], Tensor], a: Tensor, stage: Stage, kind: str) -> tuple[Tensor, Tensor]:
-    """One stage over a block: the results, and the places of those that it leaves open."""
-    y = series(a, stage)
-    low, out = cast(y * (1 - stage[2]), kind), cast(y * (1 + stage[2]), kind)
-    places = (low != out).nonzero()[:, 0]
-    return out, places[~torch.isnan(y[places])]
+def _settle(upper: Tensor, bound: float, kind: str) -> tuple[Tensor, Tensor]:
+    """The results of a form, given 1 + bound times as large, and the places of those that it leaves open, NaN included.
+
+    That is the outer end of the error's interval. (1 + bound) (1 - 2 bound) is less than 1 - bound, the inner end.
+    """
+    out = cast(upper, kind)
+    upper *= 1 - 2 * bound
+    return out, (out != cast(upper, kind)).nonzero()[:, 0]
 
 
 def root(x: Tensor) -> Tensor:
@@ -128,28 +137,6 @@ def _sqrt_wide(a: Tensor) -> Tensor:
     return torch.where(usual, near, torch.where((a == 0) | (a == inf), a, nan))
 
 
-def _exp_series(a: Tensor, stage: Stage) -> Tensor:
-    """2**k (1 + r + ... + r**power/power!) in float64."""
-    power, ln2, _ = stage
-    x = a.clamp(-200, 200).double()  # beyond, the result is 0 or infinite as it is here
-    shifted = x * LOG2_E
-    shifted += ROUND  # leaves k in the lowest bits
-    k = shifted - ROUND
-    for part in ln2:
-        x -= k * part
-    coefficients = EXP_SERIES[-1 - power :]
-    y = x * coefficients[0]
-    for coefficient in coefficients[1:-1]:
-        y += coefficient
-        y *= x
-    y += coefficients[-1]
-    exponents = shifted.view(torch.int64)
-    exponents <<= 52
-    exponents += ONE_BITS
-    y *= shifted  # by now 2**k, far from both ends of float64's range
-    return y
-
-
 def _exp_wide(a: Tensor) -> Tensor:
     """Beside the last addition's rounding, at most 0.3 units: of r**2/2! + ..., below 0.07, and of what 1 + r lost.
 
@@ -181,26 +168,6 @@ def _parts_of_log(x: Tensor) -> tuple[Tensor, Tensor]:
     return (bits - (k << 52)).view(torch.float64) - 1, k.double()
 
 
-def _log_series(a: Tensor, stage: Stage) -> Tensor:
-    """K ln 2 + 2 s (1 + s**2/3 + ... + s**power/(power + 1)) in float64; what is not positive and finite apart."""
-    power, ln2, _ = stage
-    inside = (a > 0) & (a < inf)
-    usual = bool(inside.all())
-    f, k = _parts_of_log((a if usual else torch.where(inside, a, 1)).double())
-    s = f / (f + 2)
-    square = s * s
-    coefficients = LOG_SERIES[-1 - power // 2 :]
-    y = square * coefficients[0]
-    for coefficient in coefficients[1:-1]:
-        y += coefficient
-        y *= square
-    y += coefficients[-1]
-    y *= s
-    for part in ln2:
-        y += k * part
-    return y if usual else torch.where(inside, y, _edge_of_log(a))
-
-
 def _edge_of_log(a: Tensor) -> Tensor:
     """-infinity at zeros, NaN below; infinity and NaN as they are."""
     return torch.where(a == 0, -inf, torch.where(a < 0, nan, a)).double()
@@ -221,3 +188,49 @@ def _log_wide(a: Tensor) -> Tensor:
     half = 0.5 * f * f
     near = k * LN2_HIGH - ((half - (s * (half + y * square) + k * LN2_LOW)) - f)
     return torch.where(usual, near, _edge_of_log(a))
+
+
+@lru_cache
+def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """EXP_TABLE and LOG_TABLE on a device."""
+    return torch.tensor(EXP_TABLE, device=device), torch.tensor(LOG_TABLE, device=device)
+
+
+def _exp_short(a: Tensor) -> Tensor:
+    """(1 + SHORT) 2**(k / 2**EXP_BITS) ((1 + r)**2 + 1) / 2 for a = k ln 2 / 2**EXP_BITS + r, |r| <= ln 2 / 1024."""
+    y = a.clamp(-200, 200).double()  # beyond, the result is 0 or infinite as it is here
+    y *= STEPS  # from here on, r STEPS: the sum is (r STEPS + STEPS)**2 + STEPS**2 over 2 STEPS**2
+    shifted = y + ROUND  # leaves k in the lowest bits
+    y -= shifted - ROUND
+    y += STEPS
+    y *= y
+    y += STEPS**2
+    k = shifted.view(torch.int64)
+    power = _tables(a.device)[0][k & ((1 << EXP_BITS) - 1)]
+    k <<= 52 - EXP_BITS
+    power += k  # the whole part of k / 2**EXP_BITS reaches the exponent, far from both ends of float64's range
+    y *= power.view(torch.float64)
+    return y
+
+
+def _log_short(a: Tensor) -> Tensor:
+    """(1 + SHORT) (ln c + 2 s + 2 s**3/3), c the nearest number in the table, s = (a - c) / (a + c).
+
+    NaN where c is not positive, normal and finite.
+    """
+    a = a.float()
+    entries = a.view(torch.int32) + (1 << (22 - LOG_BITS))
+    entries &= -1 << (23 - LOG_BITS)
+    near = entries.view(torch.float32)
+    s, c = (a - near).double(), near.double()  # both exact
+    entries >>= 23 - LOG_BITS
+    entries &= (1 << (9 + LOG_BITS)) - 1  # the sign's bit too
+    c *= 2
+    c += s
+    s /= c
+    y = s * s
+    y *= 2 / 3 * (1 + SHORT)
+    y += 2 * (1 + SHORT)
+    y *= s
+    y += _tables(a.device)[1][entries.long()]
+    return y
