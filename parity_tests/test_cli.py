@@ -1051,7 +1051,7 @@ def test_the_demo_and_its_other_process_are_on_the_device_that_is_asked_for(caps
 
 
 @NO_TORCH
-@pytest.mark.parametrize("name", ["nowhere", "cuda:99", "xpu", ""])
+@pytest.mark.parametrize("name", ["nowhere", "cuda:99", "xpu", "meta", ""])
 @pytest.mark.parametrize("verb", ["train", "demo"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(capsys, monkeypatch, tmp_path, verb, name):
     monkeypatch.chdir(tmp_path)

@@ -209,7 +209,7 @@ def test_a_mode_that_is_none_is_refused():
 # Mutants: the port with one operation of the machine's own.
 
 STOCK = {"sqrt": torch.sqrt, "sum": torch.sum, "matmul": torch.matmul, "exp": torch.exp}
-# Stock log is rarely wrong between 1 and the number of classes, where a loss asks for it: test_parity_arithmetic has it.
+# Stock log is rarely wrong between 1 and the number of classes: test_parity_arithmetic tells it apart.
 
 
 @contextlib.contextmanager

@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import numpy_ref
+import torch_port
 from parity_tests.commands import python
 from parity_tests.mutants import FAULTS
 
@@ -18,14 +21,19 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     assert without_seconds[0] == without_seconds[1]
 
 
-def test_the_snippet_runs(tmp_path: Path) -> None:
-    snippet = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert snippet is not None
-    process = python("-c", snippet[1] + "\nprint(run.state.step, new.state.step)", cwd=tmp_path)
-    assert process.stdout == "100 0\n"
+def test_the_snippets_run(tmp_path: Path) -> None:
+    run, stock = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    process = python("-c", run + "\nprint(run.state.step, new.state.step)", cwd=tmp_path)
+    assert (process.stdout, process.stderr) == ("100 0\n", "")
+    pytest.importorskip("torch", reason="torch is missing: the second snippet cannot be run")
+    process = python("-c", run.replace("numpy_ref", "torch_port") + "\nprint(run.step, new.step)", cwd=tmp_path)
+    assert (process.stdout, process.stderr) == ("100 0\n", "")
+    process = python("-c", stock + "\nprint(type(tree['optimizer'].m['0.weight']), checkpoint['epoch'])", cwd=tmp_path)
+    assert (process.stdout, process.stderr) == ("<class 'numpy.ndarray'> 0\n", "")
 
 
 def test_the_readme_counts_and_names_what_is_there() -> None:
     assert f"{len(FAULTS)} subtler mistakes" in README
-    modules = {path.stem for path in Path(numpy_ref.__file__).parent.glob("*.py")} - {"__init__", "__main__"}
+    packages = [Path(module.__file__).parent for module in (numpy_ref, torch_port)]
+    modules = {path.stem for package in packages for path in package.glob("*.py")} - {"__init__", "__main__"}
     assert modules <= set(re.findall(r"`(\w+)\.py`", README))

@@ -1,12 +1,13 @@
-"""What torch adds to the boundary of reproducibility: its part of the environment, and devices."""
+"""What torch adds to the boundary of reproducibility: its part of the environment, devices, and measured rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from numpy_ref import boundary as reference
+from numpy_ref.boundary import ROWS
 
 
 def environment(device: torch.device | None = None) -> dict[str, Any]:
@@ -40,9 +41,46 @@ def on_device(name: str) -> Iterator[None]:
     """
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # "meta" is a device without numbers
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device: expected one that is here, such as 'cpu', found {name!r} ({reason})") from None
     with device:
         yield
+
+
+class Measured(NamedTuple):
+    """A row of the boundary as this machine shows it."""
+
+    row: str  # its name
+    kind: str
+    holds: bool | None  # None where it cannot be measured here
+    figure: str  # what was found
+    share: float | None  # of the allowance that was used, for a row of the kind "within"
+    note: str  # in which variants of a process, or why not at all
+
+
+def check_boundary(names: Sequence[str] | None = None) -> Iterator[Measured]:
+    """Measure rows of the boundary on this machine, one by one as they are asked for.
+
+    Args:
+        names: of the rows; all of them when None.
+
+    Raises:
+        ValueError: there is no row of such a name.
+
+    Example:
+        >>> [measured] = check_boundary(["stock StepLR"])
+        >>> measured.holds, measured.figure
+        (True, 'bitwise')
+    """
+    from torch_port import measures  # here, since what it measures saves checkpoints, which record an environment
+
+    rows = {row.name: row for row in ROWS}
+    unknown = sorted(set(names or ()) - rows.keys())
+    if unknown:
+        known = ", ".join(map(repr, rows))
+        raise ValueError(
+            f"check_boundary: expected names of rows, found {', '.join(map(repr, unknown))}. Rows: {known}"
+        )
+    return (measures.measure(rows[name]) for name in (rows if names is None else names))

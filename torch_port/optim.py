@@ -2,8 +2,9 @@
 
 The optimizers are the stock ones but for `step`: their constructors, parameter groups and state-dict keys are torch's,
 so that a stock optimizer loads their state. Three things differ: `step` is counted in float64, exact to 2**53 where
-float32 stops at 2**24; SGD counts it too; and a state dict that is loaded is copied. An update uses elementary operations only: `lerp`, `addcmul` and `add`
-with `alpha` fuse a multiplication and an addition on some processors and not on others.
+float32 stops at 2**24; SGD counts it too; and a state dict that is loaded is copied. An update uses elementary
+operations only: `lerp`, `addcmul` and `add` with `alpha` fuse a multiplication and an addition on some processors and
+not on others.
 """
 
 import copy
