@@ -28,7 +28,7 @@ from numpy_ref.data import Dataset
 from numpy_ref.durable import replace_file
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
-from numpy_ref.tree import copy_tree, flatten, unflatten
+from numpy_ref.tree import copy_tree, flatten, structure_faults, unflatten
 
 __all__ = [
     "Checkpoint",
@@ -309,23 +309,13 @@ def _checked_ends(path: Path, config: RunConfig, model: dict[str, Any], advice: 
 
 def _check_structure(path: Path, wanted: dict[str, Any], found: dict[str, Any], advice: str) -> None:
     """Every leaf that is wanted is there, of its shape and type, and no other."""
-    if missing := sorted(wanted.keys() - found.keys()):
+    missing, faults = structure_faults(wanted, found)
+    if missing:
         raise IncompleteCheckpoint(
             f"{path}: missing {', '.join(missing)}; a resume needs every one of them.\n    {advice}"
         )
-    faults = [f"{name}: not expected" for name in sorted(found.keys() - wanted.keys())]
-    for name in sorted(wanted):
-        expected, got = _type_of(wanted[name]), _type_of(found[name])
-        if expected != got:
-            faults.append(f"{name}: expected {expected}, found {got}")
     if faults:
         raise IncompatibleCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")
-
-
-def _type_of(leaf: Any) -> str:
-    if not isinstance(leaf, np.ndarray):
-        return type(leaf).__name__
-    return f"{leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str} {leaf.shape}"
 
 
 def _misplaced(config: RunConfig, state: RunState) -> str:

@@ -17,7 +17,7 @@ from numpy_ref.arithmetic import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
 from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
-from numpy_ref.tree import copy_tree
+from numpy_ref.tree import copy_tree, flatten, structure_faults
 
 __all__ = [
     "Best",
@@ -185,8 +185,28 @@ def snapshot(run: Run) -> RunState:
 
 
 def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
-    """A run that goes on from a state, which it copies; the inverse of `snapshot`."""
+    """A run that goes on from a state, which it copies; the inverse of `snapshot`.
+
+    Raises:
+        ValueError: a leaf is missing, of another shape or type than the configuration asks for, or not expected; or the
+            mode is neither "train" nor "eval".
+    """
+    check_state(config, state)
     return Run(config, copy_tree(state), run_id, fingerprint)
+
+
+def check_state(config: RunConfig, state: RunState) -> None:
+    """Refuse a state that is not one of this configuration's runs; see `restore`."""
+    last = f"layer{len(config.hidden)}.bias"
+    ends = (np.shape(state.model["layer0.weight"]), np.shape(state.model[last])) if last in state.model else ()
+    if [len(shape) for shape in ends] != [2, 1]:
+        raise ValueError(f"restore: model: expected layers with the hidden sizes {config.hidden}, found others")
+    missing, faults = structure_faults(flatten(blank_state(config, ends[0][1], ends[1][0])), flatten(state))
+    faults = [f"{path}: missing" for path in missing] + faults
+    if not faults and state.mode not in ("train", "eval"):
+        faults = [f"mode: expected 'train' or 'eval', found {state.mode!r}"]
+    if faults:
+        raise ValueError(f"restore: {'; '.join(faults)}. Give a state of a run of this configuration.")
 
 
 def check_run(config: RunConfig, data: Dataset) -> None:

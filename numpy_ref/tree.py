@@ -57,3 +57,28 @@ def unflatten(template: Tree, leaves: Mapping[str, Any]) -> Tree:
 def copy_tree(tree: Tree) -> Tree:
     """A tree that shares no array with the given one."""
     return map_leaves(lambda _, leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+def structure_faults(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What keeps flat leaves from being those of a template: paths that are missing, and a line for each other fault.
+
+    Args:
+        wanted: leaves of the right shapes and types, by path.
+        found: leaves judged.
+
+    Example:
+        >>> structure_faults({"t": 1, "m": 0.5}, {"t": 1.5, "b": 0})
+        (['m'], ['b: not expected', 't: expected int, found float'])
+    """
+    faults = [f"{path}: not expected" for path in sorted(found.keys() - wanted.keys())]
+    for path in sorted(wanted.keys() & found.keys()):
+        expected, got = _type_of(wanted[path]), _type_of(found[path])
+        if expected != got:
+            faults.append(f"{path}: expected {expected}, found {got}")
+    return sorted(wanted.keys() - found.keys()), faults
+
+
+def _type_of(leaf: Any) -> str:
+    if not isinstance(leaf, np.ndarray):
+        return type(leaf).__name__
+    return f"{leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str} {leaf.shape}"

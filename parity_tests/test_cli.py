@@ -969,7 +969,7 @@ def test_without_torch_the_port_shows_what_needs_none_and_says_what_the_rest_nee
     before = names_in(tmp_path)
 
     for help in (["--help"], ["train", "--help"]):
-        process = python("-m", "torch_port", *help, cwd=tmp_path)
+        process = python("-m", "torch_port", *help, cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
         assert (process.returncode, process.stderr) == (0, "")
         assert process.stdout.startswith("usage: python -m torch_port")
     program = (
@@ -981,7 +981,7 @@ def test_without_torch_the_port_shows_what_needs_none_and_says_what_the_rest_nee
         "statuses = [main(torch_port, words) for words in light + heavy]\n"
         "print(statuses, file=sys.stderr)"
     )
-    process = python("-c", program, cwd=tmp_path)
+    process = python("-c", program, cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
     *refusals, statuses = process.stderr.splitlines()
     assert statuses == str([0, 0, 0, 0, 2, 2, 2])
     line = "torch_port needs PyTorch, and cannot import it: No module named 'torch'; install the 'torch' extra, "

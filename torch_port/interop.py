@@ -530,7 +530,7 @@ def _count(step: object) -> int | None:
     if not isinstance(step, (int, float)) and not (isinstance(step, Tensor) and step.numel() == 1):
         return None
     value = float(step)
-    end = FLOAT32_COUNTS if isinstance(step, Tensor) and step.dtype == torch.float32 else 2**53
+    end = 2 / torch.finfo(step.dtype).eps if isinstance(step, Tensor) and step.is_floating_point() else 2**53
     return int(value) if value.is_integer() and 0 <= value < end else None
 
 

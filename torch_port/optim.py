@@ -85,7 +85,7 @@ class Adam(_Copying, torch.optim.Adam):
             for p in _with_gradients(group):
                 state = self.state[p]
                 if not state:
-                    state["step"] = _zero_steps()
+                    state["step"] = _steps(0)
                     for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]:
                         state[name] = torch.zeros_like(p)
                 _adam_update(p, state, group, self.ops)
@@ -135,7 +135,7 @@ def _adam_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any], 
     m_hat = m / real(1 - power(beta1, t))
     v_hat = largest / real(1 - power(beta2, t))
     w.copy_(new - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(group["eps"])))
-    state["step"] = torch.full_like(state["step"], t)
+    state["step"] = _steps(t)
 
 
 class SGD(_Copying, torch.optim.SGD):
@@ -192,7 +192,7 @@ class SGD(_Copying, torch.optim.SGD):
                             "SGD: expected `step` beside `momentum_buffer`, found none: stock SGD does not count. "
                             "Set optimizer.state[p]['step'] to the number of completed updates."
                         )
-                    state["step"] = _zero_steps()
+                    state["step"] = _steps(0)
                 if group["momentum"] and state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(p)
                 _sgd_update(p, state, group)
@@ -211,7 +211,7 @@ def _sgd_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -
         b.copy_(g if t == 0 else real(momentum) * b + real(1 - group["dampening"]) * g)
         d = g + real(momentum) * b if group["nesterov"] else b
     w.copy_(w - real(float(group["lr"])) * d)
-    state["step"] = torch.full_like(state["step"], t + 1)
+    state["step"] = _steps(t + 1)
 
 
 class WarmupCosineLR(LRScheduler):
@@ -280,9 +280,9 @@ def _with_gradients(group: dict[str, Any]) -> list[torch.nn.Parameter]:
     return list(group["params"])
 
 
-def _zero_steps() -> torch.Tensor:
-    """No completed update; on the CPU, as torch keeps it."""
-    return torch.zeros((), dtype=torch.float64, device="cpu")
+def _steps(t: int) -> torch.Tensor:
+    """A count of updates, exact to 2**53, whatever type a loaded one had; on the CPU, as torch keeps it."""
+    return torch.full((), t, dtype=torch.float64, device="cpu")
 
 
 def _scalars_like(w: torch.Tensor) -> Callable[[float], torch.Tensor]:

@@ -135,7 +135,17 @@ def init_run(config: RunConfig, data: Dataset) -> Run:
 
 
 def snapshot(run: Run) -> RunState:
-    """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares."""
+    """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares.
+
+    Raises:
+        ValueError: some modules are in training and some in evaluation mode; a run's state has one mode.
+    """
+    training = run.model.training
+    if apart := [name for name, module in run.model.named_modules() if module.training != training]:
+        raise ValueError(
+            f"snapshot: mode: expected every module in the model's mode, {'training' if training else 'evaluation'}, "
+            f"found {', '.join(apart)} in the other. Call run.model.train() or run.model.eval()."
+        )
     named = dict(run.model.named_parameters())
     state = {name: run.optimizer.state.get(p, {}) for name, p in named.items()}
     t = max((int(entry["step"]) for entry in state.values() if "step" in entry), default=0)
@@ -150,7 +160,7 @@ def snapshot(run: Run) -> RunState:
         optimizer = AdamState(t, moments("exp_avg"), moments("exp_avg_sq"), v_max)
     return RunState(
         step=run.step,
-        mode="train" if run.model.training else "eval",
+        mode="train" if training else "eval",
         model=_arrays(run.model),
         optimizer=optimizer,
         schedule=ScheduleState(run.schedule.last_epoch, float(run.optimizer.param_groups[0]["lr"])),
@@ -164,13 +174,13 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
     """A run that goes on from a state, which it copies, on torch's default device; the inverse of `snapshot`.
 
     Raises:
-        ValueError: a generator's state is none, or the mode is neither "train" nor "eval".
+        ValueError: a leaf is missing, of another shape or type than the configuration asks for, or not expected; or the
+            mode is neither "train" nor "eval".
     """
-    if state.mode not in ("train", "eval"):
-        raise ValueError(f"restore: mode: expected 'train' or 'eval', found {state.mode!r}")
+    reference.check_state(config, state)
     inputs, classes = state.model["layer0.weight"].shape[1], state.model[f"layer{len(config.hidden)}.bias"].size
     run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
-    run.model.load_state_dict({name: torch.tensor(array) for name, array in state.model.items()})
+    run.model.load_state_dict({name: _tensor(array) for name, array in state.model.items()})
     run.model.train(state.mode == "train")
     for name, p in run.model.named_parameters():
         run.optimizer.state[p] = _optimizer_entry(state.optimizer, name, p)
@@ -249,13 +259,14 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
     x, labels = (torch.tensor(array, device=run.device) for array in (data.test_inputs, data.test_labels))
-    training = run.model.training
+    modes = {module: module.training for module in run.model.modules()}
     try:
         with torch.no_grad():
             logits = run.model.eval()(x)
             loss = network.cross_entropy(logits, labels, arithmetic_named(run.config.arithmetic), count=len(labels))
     finally:
-        run.model.train(training)
+        for module, training in modes.items():
+            module.training = training
     return Evaluation(float(loss), float(np.mean(_array(logits).argmax(axis=1) == data.test_labels)))
 
 
@@ -347,7 +358,12 @@ def _optimizer_entry(state: AdamState | SGDState, name: str, p: torch.nn.Paramet
     else:
         moments = {"exp_avg": state.m, "exp_avg_sq": state.v, "max_exp_avg_sq": state.v_max}
     entry = {"step": torch.tensor(state.t, dtype=torch.float64, device="cpu")}
-    return entry | {key: torch.tensor(arrays[name], device=p.device) for key, arrays in moments.items() if arrays}
+    return entry | {key: _tensor(arrays[name]).to(p.device) for key, arrays in moments.items() if arrays}
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """An independent tensor on the CPU, of an array in any memory order."""
+    return torch.from_numpy(np.array(array, order="C"))
 
 
 def _array(tensor: torch.Tensor) -> Array:
