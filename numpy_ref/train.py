@@ -197,11 +197,10 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
 
 def check_state(config: RunConfig, state: RunState) -> None:
     """Refuse a state that is not one of this configuration's runs; see `restore`."""
-    last = f"layer{len(config.hidden)}.bias"
-    ends = (np.shape(state.model["layer0.weight"]), np.shape(state.model[last])) if last in state.model else ()
-    if [len(shape) for shape in ends] != [2, 1]:
+    first, last = (np.shape(state.model.get(f"layer{i}.weight", ())) for i in (0, len(config.hidden)))
+    if not len(first) == len(last) == 2:
         raise ValueError(f"restore: model: expected layers with the hidden sizes {config.hidden}, found others")
-    missing, faults = structure_faults(flatten(blank_state(config, ends[0][1], ends[1][0])), flatten(state))
+    missing, faults = structure_faults(flatten(blank_state(config, first[1], last[0])), flatten(state))
     faults = [f"{path}: missing" for path in missing] + faults
     if not faults and state.mode not in ("train", "eval"):
         faults = [f"mode: expected 'train' or 'eval', found {state.mode!r}"]

@@ -92,14 +92,14 @@ def test_a_run_in_eval_mode_resumes_in_eval_mode(impl: ModuleType, folder: Path)
 def test_a_resume_from_weights_only_is_another_run(folder: Path, case: tuple[RunConfig, Dataset], stop: int) -> None:
     config, data = case
     for impl in IMPLEMENTATIONS:
-        verdict = laws.check_weights_only_differs(impl, config, data, folder, stop=stop, steps=30)
+        verdict = laws.check_weights_only_differs(impl, config, data, folder, stop=stop, steps=10)
         assert verdict.holds or (verdict.relation == "bitwise" and _at_rest(impl, config, data, stop)), verdict
 
 
 def _at_rest(impl: ModuleType, config: RunConfig, data: Dataset, stop: int) -> bool:
     """Whether the run no longer moves at all: then any two continuations agree."""
     before = impl.snapshot(impl.train_n_steps(impl.init_run(config, data), data, stop))
-    after = impl.snapshot(impl.train_n_steps(impl.init_run(config, data), data, stop + 30))
+    after = impl.snapshot(impl.train_n_steps(impl.init_run(config, data), data, stop + 10))
     return compare(before.model, after.model).holds
 
 

@@ -1046,7 +1046,7 @@ def test_restore_refuses_what_is_no_state_of_the_configuration_and_names_each_le
     with pytest.raises(ValueError, match=r"model/layer1\.bias: missing; model/layer0\.bias: expected float32") as error:
         restored(impl, wrong)
     assert "step: expected int, found float" in str(error.value)
-    for model in ({}, {"layer0.weight": np.zeros(3, np.float32), "layer2.bias": np.zeros(3, np.float32)}):
+    for model in ({}, {f"layer{i}.weight": np.zeros(3, np.float32) for i in range(3)}):
         with pytest.raises(ValueError, match=r"restore: model: expected layers with the hidden sizes \(6, 5\)"):
             restored(impl, state._replace(model=model))
     with pytest.raises(ValueError, match="restore: mode: expected 'train' or 'eval', found 'test'"):

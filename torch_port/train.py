@@ -178,7 +178,7 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
             mode is neither "train" nor "eval".
     """
     reference.check_state(config, state)
-    inputs, classes = state.model["layer0.weight"].shape[1], state.model[f"layer{len(config.hidden)}.bias"].size
+    inputs, classes = state.model["layer0.weight"].shape[1], len(state.model[f"layer{len(config.hidden)}.bias"])
     run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
     run.model.load_state_dict({name: _tensor(array) for name, array in state.model.items()})
     run.model.train(state.mode == "train")
