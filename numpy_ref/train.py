@@ -220,17 +220,25 @@ def check_run(config: RunConfig, data: Dataset) -> None:
         )
 
 
-def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRecord], None] | None = None) -> Run:
-    """Advance a run by n completed updates.
+def train_n_steps(
+    run: Run,
+    data: Dataset,
+    n: int,
+    *,
+    on_step: Callable[[StepRecord], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Advance a run by n completed updates, or by fewer where it is asked to stop.
 
     Args:
         run: left as it is; nothing in the result shares memory with it.
         data: the data set the run was started on.
         n: updates, >= 0.
         on_step: called after each update with its record.
+        stop: asked before each update; once it says so, no further one is made.
 
     Returns:
-        The run n steps later.
+        The run n steps later, or where it was stopped: in either case after a completed update.
 
     Raises:
         ValueError: `n` is no whole number >= 0, the data set is another one, or the mode is none.
@@ -258,6 +266,8 @@ def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRec
     ops = arithmetic_named(config.arithmetic)
     epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds
     for _ in range(n):
+        if stop is not None and stop():
+            break
         if epoch is None or state.data.consumed == 0:
             epoch = data_module.epoch_order(state.rng.order, len(data.labels))
         state, record = _train_step(state, config, data, ops, *epoch)

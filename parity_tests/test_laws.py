@@ -215,6 +215,15 @@ def test_the_sample_ids_of_a_stopped_epoch_are_those_of_one_that_never_stopped(i
     assert np.bincount(seen).tolist() == [2] * SAMPLES
 
 
+def test_a_run_that_is_asked_to_stop_is_the_run_of_the_steps_it_made(impl: ModuleType) -> None:
+    asked: list[int] = []
+    run = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, 9, stop=lambda: asked.append(1) or len(asked) > 5)
+    assert run.step == 5
+    expected = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, 5)
+    assert compare(impl.snapshot(expected), impl.snapshot(run)).holds
+    assert impl.train_n_steps(run, DATA, 3, stop=lambda: True).step == 5
+
+
 def cause_of(change: object, config: RunConfig = CONFIG) -> str:
     run = numpy_ref.train_n_steps(numpy_ref.init_run(config, DATA), DATA, STOP)
     state = change(numpy_ref.snapshot(run))  # type: ignore[operator]

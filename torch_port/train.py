@@ -198,17 +198,25 @@ def check_run(config: RunConfig, data: Dataset) -> None:
         check_subnormals()
 
 
-def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRecord], None] | None = None) -> Run:
-    """Advance a run by n completed updates.
+def train_n_steps(
+    run: Run,
+    data: Dataset,
+    n: int,
+    *,
+    on_step: Callable[[StepRecord], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Advance a run by n completed updates, or by fewer where it is asked to stop.
 
     Args:
         run: used up, unless an argument is refused: its live objects are the result's.
         data: the data set the run was started on.
         n: updates, >= 0.
         on_step: called after each update with its record.
+        stop: asked before each update; once it says so, no further one is made.
 
     Returns:
-        The run n steps later.
+        The run n steps later, or where it was stopped: in either case after a completed update.
 
     Raises:
         ValueError: `n` is no whole number >= 0, or the data set is another one.
@@ -235,6 +243,8 @@ def train_n_steps(run: Run, data: Dataset, n: int, *, on_step: Callable[[StepRec
     sampler = PositionedSampler(len(data.labels), run.config.batch_size, run.order, run.position)
     batches = None  # of the rest of this epoch
     for _ in range(n):
+        if stop is not None and stop():
+            break
         if batches is None or run.position.consumed == 0:
             noise = run.config.noise if run.model.training else 0.0
             loader = init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers)
