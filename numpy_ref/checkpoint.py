@@ -198,6 +198,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def write_run(path: Path, run: Run, kind: str, written_in: dict[str, Any]) -> None:
     """Write a run to a file of a kind, with the environment it is written in: what both packages save with."""
+    train.check_kind("save", run)
     leaves = flatten(run.state) if kind == FULL else flatten(run.state.model, "model")
     manifest = {
         "kind": kind,

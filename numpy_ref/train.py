@@ -195,6 +195,13 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
     return Run(config, copy_tree(state), run_id, fingerprint)
 
 
+def check_kind(where: str, run: Run) -> None:
+    """Refuse a run of another package; all names are the same there."""
+    if not hasattr(run, "state"):
+        found = f"{type(run).__module__}.{type(run).__qualname__}"
+        raise TypeError(f"{where}: expected a run of numpy_ref, found {found}. Each package goes on with its own.")
+
+
 def check_state(config: RunConfig, state: RunState) -> None:
     """Refuse a state that is not one of this configuration's runs; see `restore`."""
     first, last = (np.shape(state.model.get(f"layer{i}.weight", ())) for i in (0, len(config.hidden)))
@@ -241,7 +248,9 @@ def train_n_steps(
         The run n steps later, or where it was stopped: in either case after a completed update.
 
     Raises:
+        TypeError: it is no run of this package.
         ValueError: `n` is no whole number >= 0, the data set is another one, or the mode is none.
+        FloatingPointError: reproducible arithmetic, and subnormal numbers are flushed to zero.
 
     Mirror:
         `torch_port.train_n_steps`, the same bits under reproducible arithmetic.
@@ -255,6 +264,7 @@ def train_n_steps(
     """
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise ValueError(f"train_n_steps: n: expected a whole number >= 0, found {n!r}")
+    check_kind("train_n_steps", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(
             f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
@@ -264,6 +274,8 @@ def train_n_steps(
         raise ValueError(f"train_n_steps: mode: expected 'train' or 'eval', found {run.state.mode!r}")
     config, state = run.config, copy_tree(run.state)
     ops = arithmetic_named(config.arithmetic)
+    if config.arithmetic == "reproducible":
+        check_subnormals()  # another library may have begun to flush them since the run was started
     epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds
     for _ in range(n):
         if stop is not None and stop():
@@ -286,6 +298,7 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     Raises:
         ValueError: the data set is another one than the run's.
     """
+    check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
     return _evaluate(run.state.model, data, arithmetic_named(run.config.arithmetic))

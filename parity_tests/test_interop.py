@@ -314,8 +314,9 @@ FAULTS = {
     "moments swapped": (
         names_agree,
         {},
-        '{"m": "exp_avg", "v": "exp_avg_sq"',
-        '{"m": "exp_avg_sq", "v": "exp_avg"',
+        "from torch_port.optim import ADAM_MOMENTS, SGD_MOMENTS",
+        "from torch_port.optim import SGD_MOMENTS\n"
+        "ADAM_MOMENTS = {'m': 'exp_avg_sq', 'v': 'exp_avg', 'v_max': 'max_exp_avg_sq'}",
     ),
     "moments swapped at the load": (
         goes_on,

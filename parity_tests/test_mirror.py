@@ -238,7 +238,7 @@ def test_another_order_of_definitions_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [
-        ("train", "n: int, *, on_step", "n: int, on_step"),
+        ("train", "n: int,\n    *,\n    on_step", "n: int,\n    on_step"),
         ("train", '    "init_state",\n', ""),
         ("checkpoint", "data: Dataset, *, expect: RunConfig | None = None", "data: Dataset, *, expect: RunConfig"),
         ("rng", "dtype: torch.dtype = torch.float32", "dtype: torch.dtype = torch.float64"),

@@ -1,6 +1,8 @@
 """A run of the port is the reference's run, bit for bit, whatever is asked of it and wherever it is handed over."""
 
 import contextlib
+import copy
+import pickle  # noqa: TID251 - what people copy runs with
 from dataclasses import replace
 
 import numpy as np
@@ -111,6 +113,186 @@ def test_a_run_that_was_advanced_raises_when_it_is_used_again():
     assert later.step == 1
     with pytest.raises(AttributeError):
         run.nonsense  # noqa: B018 - that it raises
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, optimizer="sgd", amsgrad=False)])
+def test_a_copy_of_a_run_goes_on_alike_and_shares_nothing(config):
+    run = torch_port.train_n_steps(torch_port.init_run(config, DATA), DATA, 3)
+    copies = [copy.deepcopy(run), copy.copy(run), pickle.loads(pickle.dumps(run))]
+    before = digest(torch_port.snapshot(run))
+    expected = digest(torch_port.snapshot(torch_port.train_n_steps(run, DATA, 4)))
+    for other in copies:
+        assert digest(torch_port.snapshot(other)) == before
+        assert digest(torch_port.snapshot(torch_port.train_n_steps(other, DATA, 4))) == expected
+    with pytest.raises(RuntimeError, match="Use the run that it returned"):
+        copy.deepcopy(run)
+
+
+@pytest.mark.parametrize("arithmetic_name", ["reproducible", "native"])
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
+def test_a_copied_optimizer_keeps_its_arithmetic(kind, arithmetic_name):
+    w = torch.nn.Parameter(torch.ones(3))
+    optimizer = kind([w], ops=arithmetic.arithmetic_named(arithmetic_name))
+    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert other.ops == optimizer.ops
+        other.param_groups[0]["params"][0].grad = torch.ones(3)
+        other.step()
+
+
+# An error stops a run between updates, where it goes on, or within one, where it does not.
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_of_on_step_leaves_the_run_live_at_its_last_update(error):
+    def stop(record):
+        if record.step == 3:
+            raise error
+
+    run = torch_port.init_run(CONFIG, DATA)
+    with pytest.raises(error):
+        torch_port.train_n_steps(run, DATA, 5, on_step=stop)
+    assert run.step == 3
+    expected = torch_port.snapshot(torch_port.train_n_steps(torch_port.init_run(CONFIG, DATA), DATA, 5))
+    assert compare(expected, torch_port.snapshot(torch_port.train_n_steps(run, DATA, 2))).holds
+
+
+def test_an_error_within_an_update_ends_the_run_and_says_so():
+    run = torch_port.train_n_steps(torch_port.init_run(CONFIG, DATA), DATA, 2)
+    run.model.layer0.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="expected a dense gradient"):
+        torch_port.train_n_steps(run, DATA, 1)
+    with pytest.raises(RuntimeError, match=r"stopped within an update, half-way\. Resume from a checkpoint"):
+        torch_port.snapshot(run)
+
+
+@pytest.mark.parametrize("workers", [-1, 2.5, "a", True])
+def test_a_wrong_number_of_workers_is_refused_and_leaves_the_run_as_it_was(workers):
+    run = torch_port.init_run(CONFIG, DATA)
+    run.workers = workers
+    with pytest.raises(ValueError, match="workers: expected"):
+        torch_port.train_n_steps(run, DATA, 1)
+    run.workers = 0
+    assert torch_port.train_n_steps(run, DATA, 1).step == 1
+
+
+def test_runs_of_the_two_packages_are_not_mixed_up():
+    ours, theirs = torch_port.init_run(CONFIG, DATA), numpy_ref.init_run(CONFIG, DATA)
+    uses = (
+        lambda: torch_port.train_n_steps(theirs, DATA, 1),
+        lambda: torch_port.snapshot(theirs),
+        lambda: torch_port.evaluate(theirs, DATA),
+        lambda: torch_port.save_checkpoint("unwritten", theirs),
+        lambda: numpy_ref.train_n_steps(ours, DATA, 1),
+        lambda: numpy_ref.evaluate(ours, DATA),
+        lambda: numpy_ref.save_checkpoint("unwritten", ours),
+    )
+    for use in uses:
+        with pytest.raises(TypeError, match=r"expected a run of \w+, found \w+\.train\.Run"):
+            use()
+
+
+# Modes of torch's own, set by the caller.
+
+
+@contextlib.contextmanager
+def _grad_disabled():
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)
+
+
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled(False)": _grad_disabled,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("arithmetic_name", ["reproducible", "native"])
+@pytest.mark.parametrize("name", MODES)
+def test_the_callers_modes_change_nothing(name, arithmetic_name, tmp_path):
+    config = replace(CONFIG, arithmetic=arithmetic_name)
+    expected = torch_port.snapshot(torch_port.train_n_steps(torch_port.init_run(config, DATA), DATA, 4))
+    with MODES[name]():
+        run = torch_port.train_n_steps(torch_port.init_run(config, DATA), DATA, 1)
+        loss = torch_port.evaluate(run, DATA).loss
+        torch_port.save_checkpoint(tmp_path / "run", run)
+        resumed = torch_port.resume_from_full_checkpoint(tmp_path / "run", DATA)
+    assert torch_port.evaluate(run, DATA).loss == loss
+    for each in (run, resumed):
+        assert compare(expected, torch_port.snapshot(torch_port.train_n_steps(each, DATA, 3))).holds
+
+
+def test_subnormals_flushed_after_the_start_are_noticed():
+    run = torch_port.init_run(CONFIG, DATA)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        with pytest.raises(FloatingPointError, match=r"torch\.set_flush_denormal\(False\)"):
+            torch_port.train_n_steps(run, DATA, 1)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch_port.train_n_steps(run, DATA, 1).step == 1
+
+
+# Live objects can be changed; what then would not come back is not saved.
+
+
+def _group(**settings):
+    return lambda run: run.optimizer.param_groups[0].update(settings)
+
+
+def _other_optimizer(run):
+    run.optimizer = torch.optim.RMSprop(run.model.parameters())
+
+
+def _uneven(run):
+    run.optimizer.state[run.model.layer0.weight]["step"] = torch.tensor(1.0)
+
+
+CHANGED = {
+    "weight decay": (_group(weight_decay=0.5), r"optimizer: weight_decay: expected 0\.01, found 0\.5"),
+    "betas": (_group(betas=(0.5, 0.9)), "optimizer: betas: expected"),
+    "eps": (_group(eps=1.0), "optimizer: eps: expected"),
+    "maximize": (_group(maximize=True), "optimizer: maximize: expected False, found True"),
+    "gamma": (lambda run: setattr(run.schedule, "gamma", 0.1), r"schedule: gamma: expected 0\.5, found 0\.1"),
+    "scale": (lambda run: setattr(run.model, "scale", 3.0), "model: scale: expected"),
+    "arithmetic of a layer": (
+        lambda run: setattr(run.model.layer0, "ops", arithmetic.NATIVE), r"layer0\.ops: expected reproducible"
+    ),
+    "arithmetic of the optimizer": (lambda run: setattr(run.optimizer, "ops", arithmetic.NATIVE), "optimizer: ops:"),
+    "optimizer": (_other_optimizer, r"optimizer: expected torch_port\.optim\.Adam .* found torch\.optim\.rmsprop"),
+    "one parameter's count": (_uneven, r"optimizer: step: expected one number for all parameters, found \[1, 2\]"),
+    "module": (lambda run: setattr(run, "model", torch.nn.Sequential(run.model)), r"use run\.model\.compile\(\)"),
+    "another module's parameters": (
+        lambda run: setattr(run, "model", copy.deepcopy(run.model)), "optimizer: expected the model's parameters"
+    ),
+    "schedule": (
+        lambda run: setattr(run, "schedule", torch.optim.lr_scheduler.ConstantLR(run.optimizer, 1.0)),
+        r"schedule: expected torch\.optim\.lr_scheduler\.StepLR, found torch\.optim\.lr_scheduler\.ConstantLR",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_live_setting_that_would_not_come_back_is_refused_by_name(name, tmp_path):
+    change, message = CHANGED[name]
+    run = torch_port.train_n_steps(torch_port.init_run(CONFIG, DATA), DATA, 2)
+    change(run)
+    for use in (torch_port.snapshot, lambda r: torch_port.save_checkpoint(tmp_path / "run", r)):
+        with pytest.raises(ValueError, match=message):
+            use(run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rate_set_by_hand_is_state_and_comes_back():
+    run = torch_port.train_n_steps(torch_port.init_run(CONFIG, DATA), DATA, 2)
+    run.optimizer.param_groups[0]["lr"] = 0.25
+    assert torch_port.snapshot(copy.deepcopy(run)).schedule.rate == 0.25
 
 
 @pytest.mark.parametrize(("data", "n"), [(DATA, -1), (DATA, True), (DATA, 1.0), (small_data(9, samples=23), 1)])

@@ -4,7 +4,8 @@ Sizes: N training samples, D inputs, B indices.
 
 A data set is the reference's: NumPy arrays, checked and fingerprinted once (`numpy_ref.data`). What a `DataLoader` asks
 for is here: a dataset of samples by (epoch, index), so that a sample's noise needs no state, and a batch sampler whose
-position counts samples that the loop has consumed, not those that workers have already fetched.
+position counts samples that the loop has consumed, not those that workers have already fetched. Iterating over the
+sampler is the reference's `epoch_order` and `window_indices`, and its `advance` is theirs.
 """
 
 from collections.abc import Iterator
@@ -60,6 +61,15 @@ class Samples(TorchDataset[Batch]):
 class PositionedSampler(Sampler[list[Place]]):
     """Batches of the rest of an epoch; iterating draws from a copy of the order's generator, and moves nothing.
 
+    Args:
+        samples: N.
+        batch_size: B, at least 1; fewer at the end of an epoch.
+        order: the order stream at the start of the epoch.
+        position: where the loop stands.
+
+    Raises:
+        ValueError: a number is out of range, or the position lies outside the epoch.
+
     Attributes:
         order: the order stream at the start of this epoch.
         position: epoch, and samples consumed in it; moved by `advance` alone.
@@ -68,7 +78,11 @@ class PositionedSampler(Sampler[list[Place]]):
     """
 
     def __init__(self, samples: int, batch_size: int, order: StreamState, position: Position) -> None:
-        self.samples, self.batch_size, self.order, self.position = samples, batch_size, order, position
+        self.samples = whole_number("samples", samples, 1, 2**63)
+        self.batch_size = whole_number("batch_size", batch_size, 1, 2**63)
+        whole_number("position.epoch", position.epoch, 0, 2**63)
+        whole_number("position.consumed", position.consumed, 0, samples)
+        self.order, self.position = order, position
 
     def __iter__(self) -> Iterator[list[Place]]:
         epoch, consumed = self.position
@@ -105,7 +119,11 @@ def init_loader(samples: Samples, sampler: PositionedSampler, *, workers: int = 
         samples: what is loaded.
         sampler: in which order, and from where.
         workers: processes that load ahead; 0 loads in this one. No count changes any sample.
+
+    Raises:
+        ValueError: `workers` is no count.
     """
+    workers = whole_number("workers", workers, 0, 2**15)
     seeds = generator_from(init_stream(samples.seed, f"workers of epoch {sampler.position.epoch}"))
     return DataLoader(samples, batch_sampler=sampler, num_workers=workers, collate_fn=_as_it_is, generator=seeds)
 

@@ -36,6 +36,7 @@ from numpy_ref.container import CheckpointError, CorruptCheckpoint, Incompatible
 from numpy_ref.durable import replace_file
 from numpy_ref.optim import AdamState, ScheduleState, SGDState
 from numpy_ref.precision import ScalerState
+from torch_port.optim import ADAM_MOMENTS, SGD_MOMENTS
 
 __all__ = [
     "load_general",
@@ -49,9 +50,6 @@ __all__ = [
 Path = str | PathLike[str]
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# The reference's name of each kind of moment, and torch's.
-ADAM_MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
-SGD_MOMENTS = {"momentum_buffer": "momentum_buffer"}
 # What the settings of a parameter group tell an optimizer from any other by.
 ADAM_SETTINGS = {"betas", "eps", "amsgrad"}
 SGD_SETTINGS = {"momentum", "dampening", "nesterov"}

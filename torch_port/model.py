@@ -90,14 +90,29 @@ class MLP(nn.Module):
                 self.add_module(f"norm{i}", BatchNorm(fan_out, ops=ops))
 
     def forward(self, x: torch.Tensor, masks: Sequence[torch.Tensor] = ()) -> torch.Tensor:
-        """Logits (B, C) of (B, D); the masks, one bool tensor (B, H) a hidden layer or none, count in training only."""
+        """Logits (B, C) of (B, D).
+
+        Args:
+            x: (B, D).
+            masks: in training with dropout one bool tensor (B, H) for each hidden layer, as `draw_masks` draws them;
+                outside training they do not count.
+
+        Raises:
+            ValueError: another number of masks, which would drop nothing, or too little.
+        """
+        expected = self.depth - 1 if self.training and self.scale != 1 else 0
+        if len(masks) != expected and self.training:
+            raise ValueError(
+                f"MLP: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
+                "Draw them with draw_masks, or switch to model.eval()."
+            )
         layers = dict(self.named_children())
         for i in range(self.depth - 1):
             z = layers[f"layer{i}"](x)
             if f"norm{i}" in layers:
                 z = layers[f"norm{i}"](z)
             x = torch.where(z <= 0, torch.zeros_like(z), z)  # +0 for either zero, and NaN stays
-            if masks and self.training:
+            if expected:
                 x = torch.where(masks[i], x * _real(self.scale, x), torch.zeros_like(x))
         logits: torch.Tensor = layers[f"layer{self.depth - 1}"](x)
         return logits
@@ -160,9 +175,19 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ops: Arithmetic, *
     Returns:
         The loss, 0-dimensional.
 
+    Raises:
+        ValueError: the labels are not (B,) whole numbers in 0..C-1.
+
     Mirror:
         Bitwise `numpy_ref.model.cross_entropy` under reproducible arithmetic.
     """
+    classes = logits.shape[-1]
+    if logits.ndim != 2 or labels.shape != logits.shape[:1] or labels.is_floating_point() or labels.is_complex():
+        found = f"{tuple(logits.shape)} and {labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"cross_entropy: expected logits (B, C) and whole labels (B,), found {found}")
+    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < classes):
+        ends = f"{int(labels.min())} to {int(labels.max())}"
+        raise ValueError(f"cross_entropy: labels: expected 0 to {classes - 1}, found {ends}")
     return _apply(_CrossEntropy, logits, labels, ops, count)
 
 

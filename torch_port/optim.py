@@ -17,6 +17,11 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler, StepLR
 from torch_port.arithmetic import REPRODUCIBLE, Arithmetic, cos_pi, power
 
 Parameters = Iterable[torch.nn.Parameter]
+
+# The reference's name of each kind of moment, and torch's.
+ADAM_MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
+SGD_MOMENTS = {"momentum_buffer": "momentum_buffer"}
+
 Closure = Callable[[], float]
 
 
@@ -73,12 +78,17 @@ class Adam(_Copying, torch.optim.Adam):
         )  # fmt: skip
         self.ops = ops
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes along: torch's part, and the arithmetic."""
+        return super().__getstate__() | {"ops": self.ops}
+
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
         """One update; see `numpy_ref.optim.adam_step` for the rule.
 
         Raises:
-            ValueError: a parameter has no gradient, so that its count of steps would fall behind the others'.
+            ValueError: a parameter has no gradient, so that its count of steps would fall behind the others', or a
+                sparse one; or a group asks for what the rule does not have, `maximize`.
         """
         loss = _evaluated(closure)
         for group in self.param_groups:
@@ -86,8 +96,9 @@ class Adam(_Copying, torch.optim.Adam):
                 state = self.state[p]
                 if not state:
                     state["step"] = _steps(0)
-                    for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]:
-                        state[name] = torch.zeros_like(p)
+                    for kind, key in ADAM_MOMENTS.items():
+                        if kind != "v_max" or group["amsgrad"]:
+                            state[key] = torch.zeros_like(p)
                 _adam_update(p, state, group, self.ops)
         return loss
 
@@ -150,7 +161,8 @@ class SGD(_Copying, torch.optim.SGD):
         nesterov: use the gradient corrected by the buffer.
 
     Mirror:
-        Bitwise `numpy_ref.optim.sgd_step`.
+        Bitwise `numpy_ref.optim.sgd_step`. A stock SGD that loads this one's state carries `step` along and does not
+        advance it: count its updates yourself, and set `step` when you come back.
 
     Example:
         >>> w = torch.nn.Parameter(torch.ones(1))
@@ -180,7 +192,7 @@ class SGD(_Copying, torch.optim.SGD):
         """One update; see `numpy_ref.optim.sgd_step` for the rule.
 
         Raises:
-            ValueError: a parameter has no gradient, or a buffer without a count of steps, as stock SGD leaves it.
+            ValueError: as for `Adam`; or a parameter has a buffer without a count of steps, as stock SGD leaves it.
         """
         loss = _evaluated(closure)
         for group in self.param_groups:
@@ -270,13 +282,16 @@ def _evaluated(closure: Closure | None) -> float | None:
 
 
 def _with_gradients(group: dict[str, Any]) -> list[torch.nn.Parameter]:
-    """The group's parameters, which all have gradients."""
-    without = [i for i, p in enumerate(group["params"]) if p.grad is None]
+    """The group's parameters, which all have gradients, for a rule that goes down."""
+    grads = [p.grad for p in group["params"]]
+    without = [i for i, grad in enumerate(grads) if grad is None or grad.is_sparse]
     if without:
         raise ValueError(
-            f"optimizer: expected a gradient for each of {len(group['params'])} parameters, found none for those at "
+            f"optimizer: expected a dense gradient for each of {len(grads)} parameters, found none for those at "
             f"{without}. Leave out of the optimizer what is not trained."
         )
+    if group["maximize"]:
+        raise ValueError("optimizer: maximize: expected False, found True. Minimise the negative instead.")
     return list(group["params"])
 
 

@@ -7,6 +7,7 @@ independent NumPy arrays, `restore` builds live objects from it. All draws are m
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ class Run:
         best: the best weights so far.
         workers: processes that load ahead; no part of the state, since no count changes anything.
 
-    Once `train_n_steps` has advanced it, only the first three are left, and the others raise RuntimeError.
+    Once `train_n_steps` has advanced it, only the first three are left, and the others raise RuntimeError. A deep copy,
+    or a pickled run, is one restored from a snapshot.
     """
 
     model: network.MLP
@@ -81,10 +83,19 @@ class Run:
     def __getattr__(self, name: str) -> Any:  # reached only when the attribute is not there
         if name in Run.__annotations__:
             raise RuntimeError(
-                f"run.{name}: expected a live run, found one that train_n_steps has advanced. "
-                "Use the run that it returned; for a copy, restore a snapshot."
+                f"run.{name}: expected a live run, found one that {self.__dict__.get('gone', 'is empty')}"
             )
         raise AttributeError(f"'Run' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        where = f"step {self.step}, {self.device}" if "step" in self.__dict__ else "no longer live"
+        return f"Run({self.run_id[:8]}, {where})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Run":
+        return _rebuilt(self.config, snapshot(self), self.run_id, self.fingerprint, str(self.device))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.config, snapshot(self), self.run_id, self.fingerprint, str(self.device))
 
     @property
     def device(self) -> torch.device:
@@ -96,7 +107,12 @@ class Run:
         live = {name: getattr(self, name) for name in Run.__annotations__}
         for name in live:
             delattr(self, name)
+        self.gone = "train_n_steps has advanced. Use the run that it returned; for a copy, restore a snapshot."
         return Run(self.config, self.run_id, self.fingerprint, **live)
+
+    def take_back(self, run: "Run") -> None:
+        """Be what `run` is, which it then is no longer."""
+        self.__dict__.update(run.hand_over().__dict__)
 
 
 def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
@@ -138,17 +154,15 @@ def snapshot(run: Run) -> RunState:
     """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares.
 
     Raises:
-        ValueError: some modules are in training and some in evaluation mode; a run's state has one mode.
+        TypeError: it is no run of this package.
+        ValueError: the live objects have settings that are not the configuration's, so that a resume would go on
+            otherwise; or some modules are in training and some in evaluation mode; or the parameters' counts of updates
+            differ. All of it is named.
     """
-    training = run.model.training
-    if apart := [name for name, module in run.model.named_modules() if module.training != training]:
-        raise ValueError(
-            f"snapshot: mode: expected every module in the model's mode, {'training' if training else 'evaluation'}, "
-            f"found {', '.join(apart)} in the other. Call run.model.train() or run.model.eval()."
-        )
+    _check_live(run)
     named = dict(run.model.named_parameters())
     state = {name: run.optimizer.state.get(p, {}) for name, p in named.items()}
-    t = max((int(entry["step"]) for entry in state.values() if "step" in entry), default=0)
+    t = max((int(entry.get("step", 0)) for entry in state.values()), default=0)
 
     def moments(key: str) -> dict[str, Array]:
         return {name: _array(state[name].get(key, torch.zeros_like(p))) for name, p in named.items()}
@@ -156,11 +170,12 @@ def snapshot(run: Run) -> RunState:
     if isinstance(run.optimizer, optim.SGD):
         optimizer: AdamState | SGDState = SGDState(t, moments("momentum_buffer") if run.config.momentum else {})
     else:
-        v_max = moments("max_exp_avg_sq") if run.config.amsgrad else {}
-        optimizer = AdamState(t, moments("exp_avg"), moments("exp_avg_sq"), v_max)
+        m, v, v_max = (moments(key) if kind != "v_max" or run.config.amsgrad else {}
+                       for kind, key in optim.ADAM_MOMENTS.items())  # fmt: skip
+        optimizer = AdamState(t, m, v, v_max)
     return RunState(
         step=run.step,
-        mode="train" if training else "eval",
+        mode="train" if run.model.training else "eval",
         model=_arrays(run.model),
         optimizer=optimizer,
         schedule=ScheduleState(run.schedule.last_epoch, float(run.optimizer.param_groups[0]["lr"])),
@@ -179,13 +194,15 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
     """
     reference.check_state(config, state)
     inputs, classes = state.model["layer0.weight"].shape[1], len(state.model[f"layer{len(config.hidden)}.bias"])
-    run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
-    run.model.load_state_dict({name: _tensor(array) for name, array in state.model.items()})
-    run.model.train(state.mode == "train")
-    for name, p in run.model.named_parameters():
-        run.optimizer.state[p] = _optimizer_entry(state.optimizer, name, p)
+    with torch.inference_mode(False):  # what is made within it could never be trained
+        run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
+        run.model.load_state_dict({name: _tensor(array) for name, array in state.model.items()})
+        run.model.train(state.mode == "train")
+        for name, p in run.model.named_parameters():
+            run.optimizer.state[p] = _optimizer_entry(state.optimizer, name, p)
     run.optimizer.param_groups[0]["lr"] = state.schedule.rate
-    run.schedule.load_state_dict({"last_epoch": state.schedule.tick, "_last_lr": [state.schedule.rate]})
+    tick, rate = state.schedule
+    run.schedule.load_state_dict({"last_epoch": tick, "_step_count": tick + 1, "_last_lr": [rate]})
     run.order, run.position, run.dropout = copy_tree(state.rng.order), state.data, generator_from(state.rng.dropout)
     run.step, run.best = state.step, copy_tree(state.best)
     return run
@@ -193,9 +210,9 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
 
 def check_run(config: RunConfig, data: Dataset) -> None:
     """Refuse what could not be trained; see `init_run`."""
-    reference.check_run(config, data)
     if config.arithmetic == "reproducible":
         check_subnormals()
+    reference.check_run(config, data)
 
 
 def train_n_steps(
@@ -209,7 +226,8 @@ def train_n_steps(
     """Advance a run by n completed updates, or by fewer where it is asked to stop.
 
     Args:
-        run: used up, unless an argument is refused: its live objects are the result's.
+        run: used up: its live objects are the result's. Where an argument is refused or `on_step` raises, it keeps
+            them, at its last completed update; an error within an update leaves them half-way, and ends the run.
         data: the data set the run was started on.
         n: updates, >= 0.
         on_step: called after each update with its record.
@@ -219,7 +237,9 @@ def train_n_steps(
         The run n steps later, or where it was stopped: in either case after a completed update.
 
     Raises:
+        TypeError: it is no run of this package.
         ValueError: `n` is no whole number >= 0, or the data set is another one.
+        FloatingPointError: reproducible arithmetic, and subnormal numbers are flushed to zero.
         RuntimeError: the run has been advanced before.
 
     Mirror:
@@ -234,29 +254,38 @@ def train_n_steps(
     """
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
         raise ValueError(f"train_n_steps: n: expected a whole number >= 0, found {n!r}")
+    _check_kind("train_n_steps", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(
             f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
             "Give the data that the run was started on."
         )
-    run = run.hand_over()
+    if run.config.arithmetic == "reproducible":
+        check_subnormals()
+    given, run, whole = run, run.hand_over(), True
     sampler = PositionedSampler(len(data.labels), run.config.batch_size, run.order, run.position)
     batches = None  # of the rest of this epoch
-    for _ in range(n):
-        if stop is not None and stop():
-            break
-        if batches is None or run.position.consumed == 0:
-            noise = run.config.noise if run.model.training else 0.0
-            loader = init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers)
-            with torch.device("cpu"):  # making an iterator draws the workers' seed on the default device, from a CPU's
-                batches = iter(loader)
-        record = _train_step(run, batches, sampler)
-        if run.step % run.config.evaluate_every == 0:
-            loss = evaluate(run, data).loss
-            if loss < run.best.loss:
-                run.best = Best(loss, run.step, _arrays(run.model))
-        if on_step is not None:
-            on_step(record)
+    try:
+        with _own_modes(run.device):
+            for _ in range(n):
+                if stop is not None and stop():
+                    break
+                if batches is None or run.position.consumed == 0:
+                    batches = _batches(run, data, sampler)
+                whole = False
+                record = _train_step(run, batches, sampler)
+                if run.step % run.config.evaluate_every == 0:
+                    loss = evaluate(run, data).loss
+                    if loss < run.best.loss:
+                        run.best = Best(loss, run.step, _arrays(run.model))
+                whole = True
+                if on_step is not None:
+                    on_step(record)
+    except BaseException:
+        given.gone = "an error stopped within an update, half-way. Resume from a checkpoint."
+        if whole:
+            given.take_back(run)
+        raise
     return run
 
 
@@ -266,18 +295,38 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     Raises:
         ValueError: the data set is another one than the run's.
     """
+    _check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
     x, labels = (torch.tensor(array, device=run.device) for array in (data.test_inputs, data.test_labels))
     modes = {module: module.training for module in run.model.modules()}
     try:
-        with torch.no_grad():
+        with _own_modes(run.device), torch.no_grad():
             logits = run.model.eval()(x)
             loss = network.cross_entropy(logits, labels, arithmetic_named(run.config.arithmetic), count=len(labels))
     finally:
         for module, training in modes.items():
             module.training = training
     return Evaluation(float(loss), float(np.mean(_array(logits).argmax(axis=1) == data.test_labels)))
+
+
+@contextmanager
+def _own_modes(device: torch.device) -> Iterator[None]:
+    """Gradients whatever mode the caller is in, and no autocast, which would change the bits."""
+    available = torch.amp.is_autocast_available(device.type)
+    no_autocast = torch.autocast(device.type, enabled=False) if available else nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), no_autocast:
+        yield
+
+
+def _batches(run: Run, data: Dataset, sampler: PositionedSampler) -> Iterator[Batch]:
+    """The micro-batches of the rest of the epoch."""
+    noise = run.config.noise if run.model.training else 0.0
+    loader = init_loader(Samples(data, seed=run.config.seed, noise=noise), sampler, workers=run.workers)
+    with torch.device(
+        "cpu"
+    ):  # making an iterator draws the workers' seed on the default device, from a CPU's generator
+        return iter(loader)
 
 
 def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) -> StepRecord:
@@ -306,21 +355,20 @@ def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) 
 def _fresh(config: RunConfig, inputs: int, classes: int, run_id: str, fingerprint: str) -> Run:
     """A run at step 0 with initial weights."""
     weights = generator_from(init_stream(config.seed, "weights"))
-    model = network.init_model(weights, inputs, config.hidden, classes, **_settings(config))
-    return _around(config, model, run_id, fingerprint)
+    with torch.inference_mode(False):  # what is made within it could never be trained
+        model = network.init_model(weights, inputs, config.hidden, classes, **_settings(config))
+        return _around(config, model, run_id, fingerprint)
+
+
+def _rebuilt(config: RunConfig, state: RunState, run_id: str, fingerprint: str, device: str) -> Run:
+    """A copy of a run, from its snapshot."""
+    with torch.device(device):
+        return restore(config, state, run_id=run_id, fingerprint=fingerprint)
 
 
 def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str) -> Run:
     """A run at step 0 with this model."""
     optimizer = _optimizer(config, model)
-    schedule = optim.init_schedule(
-        optimizer,
-        config.schedule,
-        step_size=config.step_size,
-        gamma=config.gamma,
-        warmup_steps=config.warmup_steps,
-        total_steps=config.total_steps,
-    )
     return Run(
         config,
         run_id,
@@ -328,7 +376,7 @@ def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str
         step=0,
         model=model,
         optimizer=optimizer,
-        schedule=schedule,
+        schedule=_schedule(config, optimizer),
         order=init_stream(config.seed, "order"),
         position=Position(0, 0),
         dropout=generator_from(init_stream(config.seed, "dropout")),
@@ -361,12 +409,92 @@ def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
     return adam(model.parameters(), **moments, **common, ops=arithmetic_named(config.arithmetic))
 
 
+def _schedule(config: RunConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """The configuration's schedule over an optimizer."""
+    return optim.init_schedule(
+        optimizer,
+        config.schedule,
+        step_size=config.step_size,
+        gamma=config.gamma,
+        warmup_steps=config.warmup_steps,
+        total_steps=config.total_steps,
+    )
+
+
+def _check_kind(where: str, run: Run) -> None:
+    if not isinstance(run, Run):
+        raise TypeError(
+            f"{where}: expected a run of torch_port, found {_kind(run)}. Each package goes on with its own."
+        )
+
+
+def _check_live(run: Run) -> None:
+    """Refuse live objects that would not come back from the configuration and the state; see `snapshot`."""
+    _check_kind("snapshot", run)
+    config, model, faults = run.config, run.model, []
+    if type(model) is not network.MLP:
+        found = type(model).__name__
+        raise ValueError(f"snapshot: model: expected MLP, found {found}. To compile it use run.model.compile().")
+    training, ops = model.training, arithmetic_named(config.arithmetic)
+    mode = "training" if training else "evaluation"
+    for name, module in model.named_modules():
+        if module.training != training:
+            faults.append(f"mode: expected every module in {mode} mode as the model is, found {name} in the other")
+        if getattr(module, "ops", ops) != ops:
+            faults.append(f"model: {name}.ops: expected {ops.name} arithmetic, found {module.ops.name}")
+    if model.scale != 1 / (1 - config.dropout):
+        faults.append(f"model: scale: expected {1 / (1 - config.dropout)!r} for the dropout, found {model.scale!r}")
+    optimizer = _optimizer(config, model)
+    if type(run.optimizer) is not type(optimizer) or len(run.optimizer.param_groups) != 1:
+        raise ValueError(
+            f"snapshot: optimizer: expected {_kind(optimizer)} with one group, found {_kind(run.optimizer)} with "
+            f"{len(run.optimizer.param_groups)}. {LIVE_ADVICE}"
+        )
+    faults += _apart("optimizer", *(_settings_of(each) for each in (optimizer, run.optimizer)))
+    if list(map(id, run.optimizer.param_groups[0]["params"])) != list(map(id, model.parameters())):
+        faults.append("optimizer: expected the model's parameters, found others")
+    counts = {int(run.optimizer.state.get(p, {}).get("step", 0)) for p in model.parameters()}
+    if len(counts) > 1:
+        faults.append(f"optimizer: step: expected one number for all parameters, found {sorted(counts)}")
+    schedule = _schedule(config, optimizer)
+    if type(run.schedule) is not type(schedule):
+        faults.append(f"schedule: expected {_kind(schedule)}, found {_kind(run.schedule)}")
+    else:
+        moving = ("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step")
+        settings = [{k: v for k, v in x.state_dict().items() if k not in moving} for x in (schedule, run.schedule)]
+        faults += _apart("schedule", *settings)
+    if faults:
+        raise ValueError(f"snapshot: {'; '.join(faults)}. {LIVE_ADVICE}")
+
+
+LIVE_ADVICE = "What is no part of the state must be as RunConfig has it, or a resume would go on otherwise."
+
+
+def _apart(where: str, expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """A line for each setting that differs."""
+    return [
+        f"{where}: {name}: expected {expected.get(name)!r}, found {found.get(name)!r}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+
+
+def _settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer is told and does not change."""
+    group = {k: v for k, v in optimizer.param_groups[0].items() if k not in ("params", "lr", "initial_lr")}
+    return group | {"ops": getattr(optimizer, "ops", None)}
+
+
+def _kind(x: object) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
 def _optimizer_entry(state: AdamState | SGDState, name: str, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
     """What torch's optimizers keep for one parameter."""
-    if isinstance(state, SGDState):
-        moments = {"momentum_buffer": state.momentum_buffer}
-    else:
-        moments = {"exp_avg": state.m, "exp_avg_sq": state.v, "max_exp_avg_sq": state.v_max}
+    keys = optim.SGD_MOMENTS if isinstance(state, SGDState) else optim.ADAM_MOMENTS
+    moments = {key: getattr(state, kind) for kind, key in keys.items()}
+    if state.t == 0 and not any(array.any() for arrays in moments.values() for array in arrays.values()):
+        return {}  # as before the first update; a stock SGD would take zeros for a buffer
     entry = {"step": torch.tensor(state.t, dtype=torch.float64, device="cpu")}
     return entry | {key: _tensor(arrays[name]).to(p.device) for key, arrays in moments.items() if arrays}
 
