@@ -241,7 +241,7 @@ FAULTS = {
     "loss on the default device": (train, "(), dtype=torch.float32, device=device", "(), dtype=torch.float32"),
     "batches left on the CPU": (train, "model(x.to(device), masks)", "model(x, masks)"),
     "held-out samples on the default device": (train, "torch.tensor(array, device=run.device)", "torch.tensor(array)"),
-    "moments on the default device": (optim, "state[name] = torch.zeros_like(p)", "state[name] = torch.zeros(p.shape)"),
+    "moments on the default device": (optim, "state[key] = torch.zeros_like(p)", "state[key] = torch.zeros(p.shape)"),
     "counts on the default device": (optim, 'dtype=torch.float64, device="cpu"', "dtype=torch.float64"),
     "scalars of the CPU": (optim, "dtype=w.dtype, device=w.device", 'dtype=w.dtype, device="cpu"'),
     "division by a plain number": (model, "torch.tensor(value, dtype=like.dtype, device=like.device)", "value"),

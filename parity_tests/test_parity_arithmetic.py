@@ -623,3 +623,12 @@ def test_a_port_with_one_fault_is_caught(module: Any, law: Law, old: str, new: s
 @pytest.mark.parametrize(("module", "law"), dict.fromkeys((module, law) for module, law, _, _ in FAULTS))
 def test_the_port_without_a_fault_passes_what_catches_faults(module: Any, law: Law) -> None:
     assert law(module)
+
+
+def test_tensors_without_numbers_of_their_own_are_refused_in_words() -> None:
+    negated = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    with pytest.raises(TypeError, match=r"found a negated tensor \(use x\.resolve_neg\(\)\)"):
+        port.exp(negated)
+    assert port.exp(negated.resolve_neg()).tolist() == port.exp(-torch.ones(3)).tolist()
+    with pytest.raises(TypeError, match="expected tensors that hold numbers, found one on the device 'meta'"):
+        port.sum(torch.ones(3, device="meta"))

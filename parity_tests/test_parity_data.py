@@ -107,6 +107,21 @@ def test_consuming_is_the_references_and_no_more_than_the_epoch_has(n, data):
             sampler.advance(wrong)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "position", "message"),
+    [
+        ((0, 4), Position(0, 0), "samples: expected"),
+        ((19, 0), Position(0, 0), "batch_size: expected"),
+        ((19, "3"), Position(0, 0), "batch_size: expected"),
+        ((19, 4), Position(0, 19), r"position\.consumed: expected"),
+        ((19, 4), Position(-1, 0), r"position\.epoch: expected"),
+    ],
+)
+def test_a_sampler_outside_the_epoch_is_refused(sizes, position, message):
+    with pytest.raises(ValueError, match=message):
+        port.PositionedSampler(*sizes, init_stream(1, "order"), position)
+
+
 # Mutants: what people write, and what it gives.
 
 

@@ -195,3 +195,30 @@ def test_masks_are_left_out_of_evaluation():
     arguments, _ = wide_case()
     found = found_pass(*arguments, training=False)
     assert compare(found, found_pass(*arguments[:3], [], training=False)).holds
+
+
+# Bad input
+
+
+def test_masks_that_would_drop_nothing_or_too_little_are_refused():
+    module = port.MLP(3, (4, 5), 2, dropout=0.5)
+    with pytest.raises(ValueError, match="masks: expected 2, one for each hidden layer with dropout, found 0"):
+        module(torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"masks: expected 2, .* found 1"):
+        module(torch.ones(2, 3), [torch.ones(2, 4, dtype=torch.bool)])
+    module.eval()(torch.ones(2, 3))
+    port.MLP(3, (4,), 2)(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, -1], "labels: expected 0 to 2, found -1 to 0"),
+        ([0, 3], "labels: expected 0 to 2, found 0 to 3"),
+        ([0], "expected logits .* and whole labels"),
+        ([0.0, 1.0], "expected logits .* and whole labels"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        port.cross_entropy(torch.ones(2, 3), torch.tensor(labels), arithmetic.REPRODUCIBLE, count=2)

@@ -238,6 +238,21 @@ def test_a_parameter_without_a_gradient_is_refused_by_its_place():
             optimizer.step()
 
 
+@pytest.mark.parametrize("kind", [optim.Adam, optim.SGD])
+def test_what_the_rule_does_not_have_is_refused_rather_than_ignored(kind):
+    w = torch.nn.Parameter(torch.ones(2))
+    w.grad = torch.ones(2)
+    optimizer = kind([w], lr=0.1)
+    optimizer.param_groups[0]["maximize"] = True
+    with pytest.raises(ValueError, match="maximize: expected False, found True"):
+        optimizer.step()
+    optimizer.param_groups[0]["maximize"] = False
+    w.grad = torch.ones(2).to_sparse()
+    with pytest.raises(ValueError, match=r"expected a dense gradient .* found none for those at \[0\]"):
+        optimizer.step()
+    assert w.tolist() == [1.0, 1.0]
+
+
 def test_a_closure_is_evaluated_with_gradients_before_the_step():
     for kind in (optim.Adam, optim.SGD):
         w = torch.nn.Parameter(torch.ones(1))

@@ -362,7 +362,7 @@ def check_subnormals() -> None:
         FloatingPointError: a sum or a product of float32 or float64 that is subnormal comes out as zero.
     """
     for dtype in (torch.float32, torch.float64):
-        tiny = torch.full((4,), torch.finfo(dtype).tiny, dtype=dtype)
+        tiny = torch.full((4,), torch.finfo(dtype).tiny, dtype=dtype, device="cpu")
         if not ((tiny * 0.5).all() and (tiny - tiny * 0.75).all()):
             raise FloatingPointError(
                 "reproducible arithmetic needs subnormal numbers, and this process flushes them to zero: found "
@@ -389,6 +389,8 @@ def _checked_kind(name: str, kind: str | None, *tensors: Tensor) -> str:
     if any(x.device != tensors[0].device for x in tensors):
         found = " and ".join(str(x.device) for x in tensors)
         raise ValueError(f"arithmetic.{name}: expected tensors on one device, found {found}; use x.to(device)")
+    if any(x.is_meta for x in tensors):
+        raise TypeError(f"arithmetic.{name}: expected tensors that hold numbers, found one on the device 'meta'")
     kind = given if kind is None else kind
     if not isinstance(kind, str) or kind not in STORAGE or (kind == "float64") != (given == "float64"):
         offered = "float64" if given == "float64" else "float16, bfloat16 or float32"

@@ -59,7 +59,10 @@ RECIPE = ("epoch", "model_state_dict", "optimizer_state_dict", "loss")
 OPTIONAL = ("scheduler_state_dict", "scaler_state_dict")
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
-DAMAGED = "The file is damaged, or never was a checkpoint: use another copy or an older one."
+DAMAGED = (
+    "The file is damaged, or never was a general checkpoint: use another copy or an older one. A file that "
+    "save_checkpoint has written is read by resume_from_full_checkpoint."
+)
 NO_GRADIENT = "leave parameters that get no gradient out of the optimizer"
 COUNT = "the number of completed updates: t=scheduler.last_epoch, if your loop ticks the scheduler once an update"
 
@@ -209,6 +212,7 @@ def snapshot_general(
     _refuse(where, _faults_of_scaler(scaler))
     states = _state_dicts(model, optimizer, scheduler, scaler)
     recipe = {"epoch": epoch, "model_state_dict": None, "optimizer_state_dict": None, "loss": loss}
+    _refuse(where, _faults_of_state_dicts(recipe | states))
     return _storable(where, recipe | states | extras, copy=True)
 
 
@@ -237,9 +241,10 @@ def save_general(path: Path, checkpoint: Mapping[str, Any]) -> None:
         3
     """
     where = os.fspath(path)
-    _refuse(
-        where, [f"{name}: missing; the recipe has {', '.join(RECIPE)}" for name in RECIPE if name not in checkpoint]
-    )
+    if not isinstance(checkpoint, Mapping):
+        _refuse(where, [f"checkpoint: expected a dict with the recipe's items, found {_kind(checkpoint)}"])
+    faults = [f"{name}: missing; the recipe has {', '.join(RECIPE)}" for name in RECIPE if name not in checkpoint]
+    _refuse(where, faults + _faults_of_state_dicts(checkpoint))
     plain = _storable(where, checkpoint, copy=False)
     with replace_file(path) as file:
         try:
@@ -279,9 +284,8 @@ def load_general(path: Path) -> dict[str, Any]:
         found = ", ".join(sorted(map(str, checkpoint))[:8]) or "nothing"
         advice = "A lone state_dict is no general checkpoint: torch.load and load_state_dict take it."
         _fail(IncompleteCheckpoint, path, f"{', '.join(missing)} among the items", found, advice)
-    for name in (*RECIPE, *OPTIONAL):
-        if name.endswith("_state_dict") and not isinstance(checkpoint.get(name, {}), dict):
-            _fail(CorruptCheckpoint, path, f"a dict as {name}", f"a {type(checkpoint[name]).__name__}", DAMAGED)
+    for name in _no_dicts(checkpoint):
+        _fail(CorruptCheckpoint, path, f"a dict as {name}", f"a {_kind(checkpoint[name])}", DAMAGED)
     return checkpoint
 
 
@@ -308,6 +312,8 @@ def tree_from_general(
         ValueError: as `state_from_stock`; or names and parameters do not fit.
     """
     where = "tree_from_general"
+    if not isinstance(checkpoint, Mapping):
+        _refuse(where, [f"checkpoint: expected a dict as load_general returns it, found {_kind(checkpoint)}"])
     faults = [
         f"{name}: expected a dict, found {_kind(checkpoint.get(name))}"
         for name in ("model_state_dict", "optimizer_state_dict", *OPTIONAL)
@@ -329,7 +335,11 @@ def _check_objects(
         faults.append(f"model: expected a torch.nn.Module, found {_kind(model)}")
     # Exactly these: a subclass may keep more, or other, state.
     if optimizer is not None and type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
-        faults.append(f"optimizer: expected torch.optim.Adam, AdamW or SGD, found {_kind(optimizer)}")
+        found = f"{type(optimizer).__module__}.{_kind(optimizer)}"
+        advice = (
+            "torch_port.snapshot takes out a run of its own, and a stock optimizer loads the state_dict of one of it"
+        )
+        faults.append(f"optimizer: expected torch.optim.Adam, AdamW or SGD, found {found}; {advice}")
     if scheduler is not None and type(scheduler) is not StepLR:
         faults.append(f"schedule: expected torch.optim.lr_scheduler.StepLR, found {_kind(scheduler)}")
     elif scheduler is not None and scheduler.optimizer is not optimizer:
@@ -806,6 +816,16 @@ def _foreign_objects(path: Path) -> str:
 
 
 # Errors
+
+
+def _no_dicts(checkpoint: Mapping[str, Any]) -> list[str]:
+    """The recipe's items that are there and must be dicts, and are not."""
+    names = [name for name in (*RECIPE, *OPTIONAL) if name.endswith("_state_dict") and name in checkpoint]
+    return [name for name in names if not isinstance(checkpoint[name], dict)]
+
+
+def _faults_of_state_dicts(checkpoint: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: expected a dict, found {_kind(checkpoint[name])}" for name in _no_dicts(checkpoint)]
 
 
 def _kind(value: object) -> str:

@@ -64,13 +64,15 @@ def round_to(x: Tensor, kind: str) -> Tensor:
 
 
 def is_plain(x: object) -> bool:
-    """Whether it is a dense tensor, or a parameter."""
-    return type(x) in PLAIN and isinstance(x, Tensor) and x.layout == torch.strided
+    """Whether it is a dense tensor, or a parameter, and its memory holds its numbers."""
+    return type(x) in PLAIN and isinstance(x, Tensor) and x.layout == torch.strided and not x.is_neg()
 
 
 def described(x: object) -> str:
     """What was found in place of a plain tensor."""
-    return f"a {x.layout} tensor" if type(x) in PLAIN and isinstance(x, Tensor) else type(x).__name__
+    if type(x) not in PLAIN or not isinstance(x, Tensor):
+        return type(x).__name__
+    return "a negated tensor (use x.resolve_neg())" if x.is_neg() else f"a {x.layout} tensor"
 
 
 def cast(x: Tensor, kind: str) -> Tensor:

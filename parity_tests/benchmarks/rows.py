@@ -4,11 +4,12 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from numpy_ref import RunConfig, arithmetic, init_run, load_data, train_n_steps
+from numpy_ref import RunConfig, arithmetic, load_data
 from numpy_ref.data import Dataset, init_dataset
 from numpy_ref.rng import draw_permutation, generator_from, init_stream
 from parity_tests.benchmarks.measure import Row, Work, process
@@ -50,12 +51,17 @@ def function(name: str) -> tuple[Work, Work]:
     return partial(getattr(arithmetic, name), a), partial(getattr(np, name), a.astype(np.float64))
 
 
-def training(data: Callable[[], Dataset], steps: int, **config: Any) -> tuple[Work, Work]:
-    loaded = data()
+def training(package: str, data: Callable[[], Dataset], steps: int, **config: Any) -> tuple[Work, Work]:
+    impl, loaded = import_module(package), data()
 
     def side(name: str) -> Work:
-        run = init_run(RunConfig(arithmetic=name, evaluate_every=10**9, **config), loaded)
-        return lambda: train_n_steps(run, loaded, steps)
+        run = impl.init_run(RunConfig(arithmetic=name, evaluate_every=10**9, **config), loaded)
+
+        def work() -> None:
+            nonlocal run  # the port's is used up
+            run = impl.train_n_steps(run, loaded, steps)
+
+        return work
 
     return side("reproducible"), side("native")
 
@@ -84,6 +90,10 @@ def _product_row(kind: str, n: int, goal: float | None) -> Row:
 
 DIGITS = {"hidden": (128, 128), "batch_size": 32}
 IMAGES = {"hidden": (1024, 1024), "batch_size": 256}
+STEPS = (
+    ("on the digits, 64-128-128-10, batch 32", partial(load_data, "digits"), 60, DIGITS),
+    ("on random images, 784-1024-1024-10, batch 256", random_images, 4, IMAGES),
+)
 ROWS = (
     *(_product_row(kind, n, 5 if n == 128 else 2.5) for kind in ("normal", "relu") for n in (128, 512, 1024, 2048)),
     *(_product_row("signs", n, 6) for n in (128, 512, 1024)),
@@ -91,13 +101,20 @@ ROWS = (
     *(_product_row("wide", n, None) for n in (128, 512)),
     Row("sum", "sum over 10^7", "np.sum", 8, long_sum),
     *(Row(name, f"{name} over 10^6", f"np.{name} of float64", 6, partial(function, name)) for name in ("exp", "log")),
-    Row(
-        *("step", "training step on the digits, 64-128-128-10, batch 32, one thread", "native", 6),
-        *(partial(training, partial(load_data, "digits"), 60, **DIGITS), 60),
-    ),
-    Row(
-        *("step", "training step on random images, 784-1024-1024-10, batch 256, one thread", "native", 3),
-        *(partial(training, random_images, 4, **IMAGES), 4),
+    *(
+        Row(
+            group,
+            f"{name} {sizes}, one thread",
+            "native",
+            goal,
+            partial(training, package, data, steps, **config),
+            steps,
+        )
+        for group, package, name, goals in (
+            ("step", "numpy_ref", "training step", (6, 3)),
+            ("port", "torch_port", "training step of the port", (5, 3)),
+        )
+        for goal, (sizes, data, steps, config) in zip(goals, STEPS, strict=True)
     ),
     Row("permutation", "permutation of 10^6", "Generator.permutation", 10, permutation),
     Row("process", "python -m numpy_ref --help", "", None, lambda: (process("-m", "numpy_ref", "--help"),)),
