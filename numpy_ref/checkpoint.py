@@ -28,7 +28,7 @@ from numpy_ref.data import Dataset
 from numpy_ref.durable import replace_file
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
-from numpy_ref.tree import copy_tree, flatten, structure_faults, unflatten
+from numpy_ref.tree import copy_tree, flatten, printable, structure_faults, unflatten
 
 __all__ = [
     "Checkpoint",
@@ -250,7 +250,8 @@ def _decode_scalar(path: Path, name: str, value: Any) -> Any:
             return float.fromhex(value.removeprefix(HEX))
         except (ValueError, OverflowError):
             raise CorruptCheckpoint(
-                f"{path}: {name}: expected a float in hexadecimal, found {value!r}.\n    Use another checkpoint."
+                f"{path}: {printable(name)}: expected a float in hexadecimal, found {reprlib.repr(value)}.\n"
+                "    Use another checkpoint."
             ) from None
     return value
 
@@ -263,12 +264,12 @@ def _checked_manifest(path: Path, manifest: dict[str, Any], advice: str) -> RunC
             f"{path}: missing {', '.join(missing)} in the manifest.\n    Write checkpoints with save_checkpoint."
         )
     faults = [
-        f"{name}: expected {kind.__name__}, found {manifest[name]!r}"
+        f"{name}: expected {kind.__name__}, found {reprlib.repr(manifest[name])}"
         for name, kind in FIELDS.items()
         if type(manifest[name]) is not kind
     ]
     if not faults and manifest["kind"] not in (FULL, WEIGHTS):
-        faults.append(f"kind: expected 'full' or 'weights', found {manifest['kind']!r}")
+        faults.append(f"kind: expected 'full' or 'weights', found {reprlib.repr(manifest['kind'])}")
     for name, digits in (("run_id", 32), ("fingerprint", 64)):
         if not faults and not re.fullmatch(f"[0-9a-f]{{{digits}}}", manifest[name]):
             faults.append(f"{name}: expected {digits} hexadecimal digits, found {manifest[name]!a:.80}")
@@ -278,7 +279,7 @@ def _checked_manifest(path: Path, manifest: dict[str, Any], advice: str) -> RunC
         return decode_config(manifest["config"])
     except (ValueError, TypeError) as error:
         raise IncompatibleCheckpoint(
-            f"{path}: the configuration is not one of this version: {error}.\n"
+            f"{path}: the configuration is not one of this version: {ascii(str(error))[1:-1]:.2000}.\n"
             "    Use the version of the program that wrote it."
         ) from error
 
@@ -296,7 +297,8 @@ def _checked_ends(path: Path, config: RunConfig, model: dict[str, Any], advice: 
             f"{path}: missing {', '.join(absent)}; the configuration has hidden layers {config.hidden}.\n    {advice}"
         )
     shapes = [np.shape(model[name]) for name in names]
-    chain = all(len(shape) == 2 for shape in shapes)
+    # Without a size of 0: with one, a file of no data asks for biases of any size.
+    chain = all(len(shape) == 2 and 0 not in shape for shape in shapes)
     if (
         not chain
         or tuple(s[0] for s in shapes[:-1]) != config.hidden

@@ -1,5 +1,6 @@
 """The command line: `python -m numpy_ref VERB`, or `torch_port`. The exit status is the verdict: 0 holds, 1 does not, 2
-wrong usage or a refusal by the system; 130 after an interrupt and 141 after a closed pipe, as shells report them.
+wrong usage or a refusal by the system; 130 after an interrupt and 141 after a closed pipe, as shells report them; 75
+from `train` that was asked to stop and has saved, see `interrupt.py`.
 
 The implementation is an argument. What only one of them has, devices and a boundary that it measures, is an option
 where its `__all__` names it: asking the package for it would import torch, and help must not.
@@ -10,13 +11,14 @@ import dataclasses
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
 import time
 import types
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from numpy_ref.console import OutputLost, Progress, flush, say, say_json, table,
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import differences
+from numpy_ref.interrupt import STATUS, Interruption
 from numpy_ref.model import BUFFERS
 
 HOLDS, BROKEN, FAILED = 0, 1, 2
@@ -97,7 +100,8 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description=(impl.__doc__ or "").partition("\n")[0],
-        epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage or a refusal by the system. "
+        epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage or a refusal by the system, 130 an "
+        "interrupt, 75 `train` was asked to stop and has saved: the same command goes on. "
         f"First try: {program} demo",
     )
     verb = partial(_verb, parser.add_subparsers(dest="verb", required=True, metavar="VERB"), program)
@@ -110,6 +114,11 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     )
 
     train = verb("train", partial(_train, impl), "train, with checkpoints and resume", "--steps 1000 --dir run")
+    train.description = (
+        f"{train.description} A signal ends it after the step, evaluation or save under way, with a checkpoint of that "
+        "step and exit status 75 (SIGTERM, SIGUSR1) or 130 (SIGINT), and the same command goes on from there. A second "
+        "signal ends it at once and harms no file."
+    )
     train.add_argument(
         "--data", default="digits", metavar="digits|FILE.npz|FILE.csv", help="data set (default: digits)"
     )
@@ -120,8 +129,9 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     train.add_argument(
         "--every", type=_whole, default=100, help="steps between checkpoints; 0: only at the end (default: %(default)s)"
     )
+    _add_retention(train)
     train.add_argument(
-        "--keep", type=_whole, default=3, help="newest checkpoints to keep; 0: all (default: %(default)s)"
+        "--background", action=argparse.BooleanOptionalAction, default=False, help="write checkpoints beside training"
     )
     train.add_argument(
         "--resume",
@@ -135,9 +145,14 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     _add_config(train)
 
     inspect = verb("inspect", _inspect, "what a checkpoint holds, and its sizes", "FILE")
-    verify = verb("verify", _verify, "read all of a checkpoint and check every byte", "FILE")
-    for command in (inspect, verify):
-        command.add_argument("file", type=Path)
+    inspect.add_argument("file", type=Path)
+
+    verify = verb("verify", _verify, "read all of a checkpoint, or of a directory, and check every byte", "FILE")
+    what = verify.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", type=Path, nargs="?")
+    text = "a run's directory: what is there and damaged, what a resume takes, what may be deleted; changes nothing"
+    what.add_argument("--all", type=Path, metavar="DIR", dest="directory", help=text)
+    _add_retention(verify.add_argument_group("what need not be deleted, with --all"))
 
     diff = verb("diff", _diff, "compare the training state of two checkpoints leaf by leaf", "A B")
     diff.add_argument("a", type=Path)
@@ -158,6 +173,20 @@ def _verb(verbs: Any, program: str, name: str, run: Any, help: str, example: str
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_retention(parser: Any) -> None:
+    """Options for `_retention`."""
+    text = "newest checkpoints to keep; 0: all (default: %(default)s)"
+    parser.add_argument("--keep", type=_whole, default=3, metavar="N", help=text)
+    text = "keep those of every Nth step too; 0: none for that (default: %(default)s)"
+    parser.add_argument("--keep-every", type=_whole, default=0, metavar="N", help=text)
+    text = "keep the first that holds the best weights too; every later one holds a copy of them (default: no)"
+    parser.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=False, help=text)
+
+
+def _retention(options: argparse.Namespace) -> store.Retention:
+    return store.Retention(options.keep, options.keep_every, options.keep_best)
 
 
 def _whole(text: str) -> int:
@@ -276,14 +305,14 @@ def _train(impl: Any, options: argparse.Namespace) -> int:
     run = _new_run(impl, data, given, options)  # refused, if it must be, before a directory is made
     store.prepare(options.dir)
     with store.sole_writer(options.dir):
-        return _report(impl, *_train_to(impl, run, data, options), data, options)
+        return _train_to(impl, run, None, data, options)
 
 
 def _train_alone(impl: Any, data: Dataset, given: dict[str, Any], options: argparse.Namespace) -> int:
     """Train in a directory that is there and ours."""
     if options.resume == "never":
         store.check_unused(options.dir)
-    run, path, passed_over = store.resume_newest(impl, options.dir, data)
+    run, path, passed_over = store.resume_newest(impl, options.dir, data, set_aside=True)
     for fault in passed_over:
         warn(f"passed over: {fault}")
     if path is None:
@@ -304,7 +333,7 @@ def _train_alone(impl: Any, data: Dataset, given: dict[str, Any], options: argpa
         if run.config.schedule == "warmup_cosine" and options.steps > run.config.total_steps:
             warn(f"from step {run.config.total_steps} on the schedule's rate is zero: further steps change no weight")
     store.prepare(options.dir)
-    return _report(impl, *_train_to(impl, run, data, options), data, options)
+    return _train_to(impl, run, path, data, options)
 
 
 def _written_in(path: Path) -> dict[str, Any]:
@@ -336,6 +365,42 @@ def _new_run(impl: Any, data: Dataset, given: dict[str, Any], options: argparse.
     return run
 
 
+def _train_to(impl: Any, run: Any, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
+    """Train to the total or until a signal, with a checkpoint every so often and at the end; one at `path`, if any."""
+    progress = Progress(run.step, options.steps, quiet=options.quiet or options.json)
+    with Interruption() as interruption:
+        with _saving(impl, options) as save:
+            while path is None or not (run.step >= options.steps or interruption()):
+                start, left = run.step, options.steps - run.step
+                n = min(left, options.every - start % options.every) if options.every else left
+                run = impl.train_n_steps(run, data, n, on_step=progress.show, stop=interruption)
+                if path is None or run.step > start:  # a signal may have come before the first of the n
+                    path = save(run)
+        progress.end()
+        if interruption.requested is not None and run.step < options.steps:
+            return _report_stop(impl, run, path, interruption.requested, options)
+        return _report(impl, run, path, data, options)
+
+
+@contextmanager
+def _saving(impl: Any, options: argparse.Namespace) -> Iterator[Callable[[Any], Path]]:
+    """How a run is saved; when this is left, the last write has ended well."""
+    if options.background:
+        with store.BackgroundWriter(impl, options.dir, retention=_retention(options)) as writer:
+            yield writer.save
+    else:
+        yield partial(store.save_newest, impl, options.dir, retention=_retention(options))
+
+
+def _report_stop(impl: Any, run: Any, path: Path, number: signal.Signals, options: argparse.Namespace) -> int:
+    """Say what a run that was asked to stop has left; no evaluation, for the time may be short."""
+    again = "--resume auto" if options.resume == "never" else "the same command"
+    warn(f"interrupted by {number.name} after step {run.step}: saved {path}; {again} goes on from it")
+    if options.json:
+        say_json({"run_id": run.run_id, "step": run.step, "checkpoint": str(path), "interrupted": number.name})
+    return STATUS[number]
+
+
 def _report(impl: Any, run: Any, path: Path | None, data: Dataset, options: argparse.Namespace) -> int:
     """Say where the run stands."""
     result, best = impl.evaluate(run, data), impl.snapshot(run).best
@@ -344,30 +409,12 @@ def _report(impl: Any, run: Any, path: Path | None, data: Dataset, options: argp
     if options.json:
         say_json({"run_id": run.run_id, "step": run.step, "test_loss": result.loss,
                   "test_accuracy": result.accuracy, "best_step": best.step,
-                  "checkpoint": path and str(path)})  # fmt: skip
+                  "checkpoint": path and str(path), "interrupted": None})  # fmt: skip
     if path is not None:
         _note(options, f"saved {path}")
     so_far = f" (best {best.loss:.4f} at step {best.step})" if best.step else ""
     _note(options, f"step {run.step}: test accuracy {result.accuracy:.2%}, test loss {result.loss:.4f}{so_far}")
     return HOLDS
-
-
-def _train_to(impl: Any, run: Any, data: Dataset, options: argparse.Namespace) -> tuple[Any, Path]:
-    """Train to the total, with a checkpoint every so often and at the end."""
-    progress = Progress(run.step, options.steps, quiet=options.quiet or options.json)
-    path = None
-    try:
-        while path is None or run.step < options.steps:
-            left = options.steps - run.step
-            n = min(left, options.every - run.step % options.every) if options.every else left
-            run = impl.train_n_steps(run, data, n, on_step=progress.show)
-            path = store.save_newest(impl, options.dir, run, keep=options.keep)
-    except KeyboardInterrupt:
-        stands = f"{path} stands, and the same command goes on from it" if path else "this call has saved nothing yet"
-        warn(f"\n{stands}")
-        raise
-    progress.end()
-    return run, path
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -405,6 +452,8 @@ def _readable(value: Any) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    if options.directory is not None:
+        return _verify_all(options)
     checkpoint = read_checkpoint(options.file)
     size = options.file.stat().st_size
     if options.json:
@@ -414,6 +463,38 @@ def _verify(options: argparse.Namespace) -> int:
         say(f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
              f"all {size:,} bytes as they were written, every leaf there")  # fmt: skip
     return HOLDS
+
+
+def _verify_all(options: argparse.Namespace) -> int:
+    """Look at all of a directory; it holds when a resume finds a checkpoint and nothing there is damaged."""
+    found = store.survey(options.directory, retention=_retention(options))
+    damaged = [entry.path.name for entry in found.entries if entry.state.startswith("damaged")]
+    holds = found.resumed is not None and not damaged
+    if options.json:
+        entries = [
+            {"path": str(e.path), "step": e.step, "run_id": e.run_id, "best_step": e.best_step, "bytes": e.size,
+             "state": e.state} for e in found.entries]  # fmt: skip
+        lists = {name: list(map(str, getattr(found, name))) for name in ("stale", "set_aside", "superfluous")}
+        resumed = None if found.resumed is None else str(found.resumed)
+        say_json({"holds": holds, "entries": entries, **lists, "resumed": resumed, "why": found.why})
+        return HOLDS if holds else BROKEN
+    if found.entries:
+        rows = [(e.path.name, e.step, e.run_id and e.run_id[:8], f"{e.size:,}", e.state) for e in found.entries]
+        table(("file", "step", "run", "bytes", "state"), [["-" if c is None else str(c) for c in row] for row in rows])
+        say("")
+    say(f"a resume goes on from {found.resumed.name if found.resumed else 'nothing'}: {found.why}")
+    every = f" --keep-every {options.keep_every}" if options.keep_every else ""
+    kept = f"--keep {options.keep}{every}{' --keep-best' if options.keep_best else ''}"
+    for paths, reason in (
+        (found.superfluous, f"beyond {kept}"),
+        (found.set_aside, "damaged, and set aside by a resume"),
+        (found.stale, "a temporary whose writer is dead; the next `train` removes it"),
+    ):
+        for path in paths:
+            say(f"may be deleted: {path.name} ({reason})")
+    verdict = f"{len(damaged)} damaged" if damaged else f"{options.directory} can be resumed, and nothing is damaged"
+    say(f"holds: {verdict}" if holds else f"does not hold: {verdict if damaged else 'nothing to go on from'}")
+    return HOLDS if holds else BROKEN
 
 
 def _diff(options: argparse.Namespace) -> int:

@@ -154,25 +154,45 @@ def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         IncompatibleCheckpoint: The file is sound, but of another program or a newer version.
         CheckpointError: There is no such file, or it cannot be read.
     """
+    return _read(path, keep=True)
+
+
+def verify_container(path: Path) -> dict[str, Any]:
+    """Read and verify a whole file as `read_container` does, in the memory of one chunk; gives the manifest alone.
+
+    Raises:
+        CheckpointError: As `read_container`.
+    """
+    return _read(path, keep=False)[1]
+
+
+def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays, if they are to be kept, and the manifest of a file that is verified whole."""
     arrays: dict[str, np.ndarray] = {}
     damaged = []
     with _open(path) as file:
         leaves, crc32, manifest = _read_header(file, path)
+        chunk = np.empty(0 if keep else CHUNK_BYTES, np.uint8)
         for name in _offsets(leaves):
             dtype, shape = leaves[name]
-            array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
-            stored, crc = array.reshape(-1).view(np.uint8), 0
-            for start in range(0, stored.size, CHUNK_BYTES):
-                part = stored[start : start + CHUNK_BYTES].data
+            size, crc, odd = math.prod(shape) * np.dtype(dtype).itemsize, 0, False
+            if keep:
+                array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
+                stored = array.reshape(-1).view(np.uint8)
+            for start in range(0, size, CHUNK_BYTES):
+                end = min(start + CHUNK_BYTES, size)
+                part = stored[start:end] if keep else chunk[: end - start]
                 # The size was right when the file was opened: somebody has cut it since.
-                if (got := file.readinto(part)) != len(part):
-                    _fail(path, f"{len(part)} more bytes", f"{got}", leaf=name)
-                crc = zlib.crc32(part, crc)
+                if (got := file.readinto(part.data)) != part.size:
+                    _fail(path, f"{part.size} more bytes", f"{got}", leaf=name)
+                crc = zlib.crc32(part.data, crc)
+                odd = odd or (dtype == "bool" and bool(part.max() > 1))
             if f"{crc:08x}" != crc32[name]:
-                damaged.append(f"{name!r} with CRC-32 {crc:08x} for {crc32[name]}")
-            elif dtype == "bool" and stored.max(initial=0) > 1:
+                damaged.append(f"{name!r} with CRC-32 {crc:08x} for {crc32[name]!a:.80}")
+            elif odd:
                 damaged.append(f"{name!r} with booleans other than 0 and 1")
-            arrays[name] = array.astype(np.dtype(dtype), copy=False)
+            if keep:
+                arrays[name] = array.astype(np.dtype(dtype), copy=False)
     if damaged:
         _fail(path, "arrays as they were written", "; ".join(sorted(damaged)))
     return arrays, manifest
@@ -258,7 +278,8 @@ def _fail(
     kind: type[CheckpointError] = CorruptCheckpoint,
 ) -> NoReturn:
     """Raise a `CheckpointError`: where, what was expected, what was found, what to do."""
-    place = f"{os.fspath(path)}: {leaf}: " if leaf else f"{os.fspath(path)}: "
+    # A name comes from the file: what a terminal would obey is escaped.
+    place = f"{os.fspath(path)}: " + (f"{leaf if leaf.isprintable() else ascii(leaf)}: " if leaf else "")
     raise kind(f"{place}expected {expected}, found {found}.\n    {advice}")
 
 
@@ -277,10 +298,14 @@ def _decode(path: Path, what: str, text: str | bytes) -> Any:
 
     try:
         value = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=once)
-        _encode(value)  # refuses NaN and infinities
-        return value
     except (ValueError, RecursionError) as error:
         _fail(path, f"{what} of strict JSON", f"{error}")
+    # What the writer refuses was not written by it: NaN, infinities, and depths at which other calls would give up.
+    for fault in _faults_of_json(value, what, 0):
+        _fail(path, f"{what} that could have been written", f"{fault!a:.200}")
+    if isinstance(text, str) and _encode(value) != text:  # the header itself is compared with its digest in it
+        _fail(path, f"{what} in canonical form", "another")
+    return value
 
 
 def _offsets(leaves: Leaves) -> dict[str, tuple[int, int]]:
@@ -329,6 +354,9 @@ def _open(path: Path) -> Iterator[BufferedReader]:
             yield file
     except FileNotFoundError:
         _fail(path, "a checkpoint", "no such file", advice="Check the path, or save first.", kind=CheckpointError)
+    except MemoryError:
+        advice = "Close other programs, or read it on a larger machine; the file itself may be sound."
+        _fail(path, "a file that fits into memory", "too little memory", advice=advice, kind=CheckpointError)
     except OSError as error:
         advice = "Check the permissions and the disk; the file itself may be sound."
         _fail(path, "a readable file", error.strerror or f"{error}", advice=advice, kind=CheckpointError)

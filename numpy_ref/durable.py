@@ -7,26 +7,40 @@ directory, so the directory is synchronised last; before that, a crash can bring
 
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 if os.name != "nt":
     import fcntl
 
-__all__ = ["DISK", "TEMPORARY_SUFFIX", "Disk", "DurabilityUnknown", "ReplacementFile", "replace_file"]
+__all__ = [
+    "DISK",
+    "TEMPORARY_SUFFIX",
+    "Disk",
+    "DurabilityUnknown",
+    "ReplacementFile",
+    "make_directory",
+    "remove_stale",
+    "rename_durably",
+    "replace_file",
+    "stale_temporaries",
+]
 
 TEMPORARY_SUFFIX = ".partial"
 """Every temporary is named `.NAME.PID-TOKEN.partial`: a leading dot and this suffix, which no checkpoint has."""
 
 _NAME_BYTES = 100  # of NAME in a temporary's name, so that a long legal name does not become one that is too long
-_NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY)
+_TEMPORARY = re.compile(r"\..*\.\d+-[0-9a-f]{16}" + re.escape(TEMPORARY_SUFFIX), re.DOTALL)
+_NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY, errno.ENOLCK)
+_ATTEMPTS = 10  # at a temporary that no cleaner takes; each needs one within the moment between two system calls
 
 
 class DurabilityUnknown(OSError):
-    """The file was replaced, but the directory could not be synchronised: a crash now may bring the old file back."""
+    """A name was changed, but the directory could not be synchronised: a crash now may undo the change."""
 
 
 class Disk:
@@ -63,8 +77,44 @@ class Disk:
             os.close(descriptor)
             raise
 
-    def write(self, file: BinaryIO, data: bytes) -> int:
-        """Write all of `data`, perhaps only into Python's buffer."""
+    def open(self, path: str) -> BinaryIO:
+        """Open a file that is there, for its lock alone."""
+        flags = getattr(os, "O_NONBLOCK", 0)  # nothing is waited for, whatever it is
+        try:
+            descriptor = os.open(path, os.O_RDWR | flags)  # on NFS only what may write may lock
+        except PermissionError:
+            descriptor = os.open(path, os.O_RDONLY | flags)
+        return os.fdopen(descriptor, "rb", buffering=0)
+
+    def lock(self, file: BinaryIO, path: str) -> int:
+        """Lock an open file that stands at `path`, without waiting.
+
+        Returns:
+            A descriptor that holds the lock, also after the file is closed, until `unlock` or the end of the process.
+
+        Raises:
+            BlockingIOError: Another holds the lock, or the file no longer stands there.
+            OSError: There are no locks here, or another cause.
+        """
+        if os.name == "nt":
+            raise OSError(errno.ENOTSUP, "there are no such locks on Windows")
+        lock = os.dup(file.fileno())
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Looked up after locking: whoever held the lock before may have removed the name.
+            if not _stands_at(lock, path):
+                raise BlockingIOError(errno.EAGAIN, "the file no longer has this name", path)
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+    def unlock(self, lock: int) -> None:
+        """Give up a lock."""
+        os.close(lock)
+
+    def write(self, file: BinaryIO, data: bytes | memoryview) -> int:
+        """Write `data`, perhaps only into Python's buffer; returns how many bytes of it were taken."""
         return file.write(data)
 
     def seek(self, file: BinaryIO, offset: int, whence: int) -> int:
@@ -87,6 +137,12 @@ class Disk:
         """Give `source` the name `target`, in one step, whatever stood there."""
         os.replace(source, target)
 
+    def rename(self, source: str, target: str) -> None:
+        """Give `source` a name that is free."""
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        os.rename(source, target)
+
     def fsync_directory(self, directory: str) -> None:
         """Wait until the disk has the directory's names; Windows offers no such call, and nothing is done there."""
         if os.name == "nt":
@@ -101,6 +157,14 @@ class Disk:
         """Remove a name."""
         os.unlink(path)
 
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory."""
+        return os.listdir(directory)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory in one that is there."""
+        os.mkdir(path)
+
     def sleep(self, seconds: float) -> None:
         """Wait before another attempt of a refused replace."""
         time.sleep(seconds)
@@ -108,6 +172,14 @@ class Disk:
 
 DISK = Disk()
 """The real disk, which every function uses unless told otherwise."""
+
+
+def _stands_at(descriptor: int, path: str) -> bool:
+    """Whether a name is that of an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _synchronise(descriptor: int) -> None:
@@ -131,9 +203,16 @@ class ReplacementFile:
         self._file = file
         self._disk = disk
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Write all of `data` at the position; returns its length."""
-        return self._disk.write(self._file, data)
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        while rest:
+            taken = self._disk.write(self._file, rest)
+            if taken <= 0:
+                raise OSError(errno.EIO, "the disk took none of the bytes that were written")
+            rest = rest[taken:]
+        return length
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the position; returns it."""
@@ -173,7 +252,8 @@ def replace_file(path: str | os.PathLike[str], *, disk: Disk = DISK) -> Iterator
         A seekable binary writer. It is closed here: leave it open.
 
     Raises:
-        DurabilityUnknown: The file has been replaced, but the directory could not be synchronised.
+        DurabilityUnknown: The file has been replaced, but the directory could not be synchronised; or the replace
+            reported a failure and yet may have taken place.
         OSError: Nothing has been replaced; `filename` and the notes of the error say which file was meant.
 
     Source: POSIX.1-2017, `rename` and `fsync`; Apple's manual page fsync(2) for F_FULLFSYNC.
@@ -186,42 +266,209 @@ def replace_file(path: str | os.PathLike[str], *, disk: Disk = DISK) -> Iterator
         ...     os.listdir(folder)
         ['note']
     """
-    target = disk.resolve(path)
+    target = _resolved(disk, path)
     directory, name = os.path.split(target)
+    permissions = _permissions_to_keep(disk, target)
+    replacing = False
+    try:
+        temporary = _create(disk, directory, name, permissions)
+    except OSError as error:
+        message = f"{_advice(error, directory)}; nothing was replaced: what stood there before still does"
+        raise OSError(error.errno, message, target) from error
+    try:
+        yield ReplacementFile(temporary.file, disk)
+        disk.flush(temporary.file)
+        disk.fsync(temporary.file)
+        disk.close(temporary.file)
+        replacing = True
+        _replace(disk, temporary.path, target)
+    except BaseException as error:
+        there = _discard(disk, temporary.file, temporary.path, error)
+        if not isinstance(error, OSError):
+            raise
+        if replacing and not there:  # a network's file system may lose the answer to a rename that it has done
+            message = (
+                f"replacing the file reported {error.strerror or error}, and yet the temporary has gone: it is unknown "
+                "whether the old file stands there or the new one, either of them whole; check the disk, save again"
+            )
+            raise DurabilityUnknown(error.errno, message, target) from error
+        error.add_note(f"{target} was not replaced: what stood there before still does.")
+        if error.filename is None and error.errno is not None:
+            error.filename = target
+        raise
+    finally:
+        if temporary.lock is not None:
+            with suppress(OSError):
+                disk.unlock(temporary.lock)
+    _synchronise_directory(disk, directory, target, "the file has been replaced and is complete")
+
+
+def rename_durably(source: str | os.PathLike[str], target: str | os.PathLike[str], *, disk: Disk = DISK) -> None:
+    """Give a file another name, which must be free; a crash afterwards does not bring the old name back.
+
+    Between the look at the free name and the rename another process could take it: hold the directory.
+
+    Raises:
+        FileExistsError: The name is taken.
+        DurabilityUnknown: The file has its new name, but a directory could not be synchronised.
+        OSError: It could not be renamed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replace_file(os.path.join(folder, "a")) as file:
+        ...         _ = file.write(b"whole")
+        ...     rename_durably(os.path.join(folder, "a"), os.path.join(folder, "b"))
+        ...     os.listdir(folder)
+        ['b']
+    """
+    # Directories are resolved and the names are not: a symbolic link is renamed itself.
+    old, new = (os.path.join(_resolved(disk, os.path.dirname(p)), os.path.basename(p)) for p in (source, target))
+    disk.rename(old, new)
+    for directory in dict.fromkeys((os.path.dirname(new), os.path.dirname(old))):
+        _synchronise_directory(disk, directory, new, "it has its new name")
+
+
+def make_directory(path: str | os.PathLike[str], *, disk: Disk = DISK) -> None:
+    """Create a directory and those above it, where missing; a crash afterwards does not take them away again.
+
+    Raises:
+        DurabilityUnknown: A directory was created, but the one above it could not be synchronised.
+        OSError: It could not be created.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     make_directory(os.path.join(folder, "a", "b"))
+        ...     os.listdir(os.path.join(folder, "a"))
+        ['b']
+    """
+    directory = _resolved(disk, path)
+    above = os.path.dirname(directory)
+    if disk.mode(directory) is not None:
+        return
+    make_directory(above, disk=disk)
+    with suppress(FileExistsError):  # of another process, at this moment
+        disk.make_directory(directory)
+    _synchronise_directory(disk, above, directory, "the directory has been created")
+
+
+def stale_temporaries(directory: str | os.PathLike[str], *, disk: Disk = DISK) -> list[str]:
+    """The names of temporaries in a directory whose writers are dead: nobody holds their locks.
+
+    Where the system or the file system has no locks, no writer can be told dead, and none is listed.
+
+    Raises:
+        OSError: The directory cannot be listed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, replace_file(os.path.join(folder, "note")):
+        ...     len(os.listdir(folder)), stale_temporaries(folder)
+        (1, [])
+    """
+    return _stale(disk, directory, remove=False)
+
+
+def remove_stale(directory: str | os.PathLike[str], *, disk: Disk = DISK) -> list[str]:
+    """Remove the temporaries of dead writers; one that cannot be removed stays. Returns the names of those removed.
+
+    Raises:
+        OSError: The directory cannot be listed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open(os.path.join(folder, ".note.1-0123456789abcdef.partial"), "wb") as file:
+        ...         _ = file.write(b"half")
+        ...     remove_stale(folder), os.listdir(folder)
+        (['.note.1-0123456789abcdef.partial'], [])
+    """
+    return _stale(disk, directory, remove=True)
+
+
+class _Temporary(NamedTuple):
+    """A file that is being written; without a lock where the file system has none."""
+
+    path: str
+    file: BinaryIO
+    lock: int | None
+
+
+def _create(disk: Disk, directory: str, name: str, permissions: int | None, *, attempts: int = _ATTEMPTS) -> _Temporary:
+    """Create a temporary and lock it; another one if a cleaner took it for a dead writer's before it was locked."""
     # Not the process id alone: two containers that share a directory may both be process 1.
     token = f"{os.getpid()}-{os.urandom(8).hex()}"
     short = os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
-    temporary = os.path.join(directory, f".{short}.{token}{TEMPORARY_SUFFIX}")
-
-    permissions = _permissions_to_keep(disk, target)
+    path = os.path.join(directory, f".{short}.{token}{TEMPORARY_SUFFIX}")
     file: BinaryIO | None = None
     try:
-        try:
-            file = disk.open_new(temporary, permissions)
-        except OSError as error:
-            raise OSError(error.errno, _advice(error, directory), target) from error
-        yield ReplacementFile(file, disk)
-        disk.flush(file)
-        disk.fsync(file)
-        disk.close(file)
-        _replace(disk, temporary, target)
+        file = disk.open_new(path, permissions)
+        return _Temporary(path, file, _lock(disk, file, path))
     except BaseException as error:
         # A name that was already taken is another's file, however unlikely: not ours to remove.
         if file is not None or not isinstance(error, FileExistsError):
-            _discard(disk, file, temporary, error)
-        if isinstance(error, OSError):
-            error.add_note(f"{target} was not replaced: what stood there before still does.")
-            if error.filename is None and error.errno is not None:
-                error.filename = target
-        raise
+            _discard(disk, file, path, error)
+        if not isinstance(error, BlockingIOError) or attempts == 1:
+            raise
+    return _create(disk, directory, name, permissions, attempts=attempts - 1)
+
+
+def _lock(disk: Disk, file: BinaryIO, path: str) -> int | None:
+    """A writer's lock on its temporary, None where there are no locks: there no temporary can be called stale."""
+    try:
+        return disk.lock(file, path)
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+        return None
+
+
+def _stale(disk: Disk, directory: str | os.PathLike[str], *, remove: bool) -> list[str]:
+    """The names of dead writers' temporaries, in order."""
+    names = sorted(name for name in disk.list(os.fspath(directory)) if _TEMPORARY.fullmatch(name))
+    return [name for name in names if _is_stale(disk, os.path.join(directory, name), remove=remove)]
+
+
+def _is_stale(disk: Disk, path: str, *, remove: bool) -> bool:
+    """Whether a temporary's writer is dead; if so it is removed where asked for, under its lock."""
+    try:
+        file = disk.open(path)
+    except OSError:
+        return False
+    try:
+        lock = disk.lock(file, path)
+        try:
+            if remove:
+                disk.unlink(path)
+        finally:
+            disk.unlock(lock)
+        return True
+    except OSError:
+        return False
+    finally:
+        disk.close(file)
+
+
+def _synchronise_directory(disk: Disk, directory: str, path: str, done: str) -> None:
+    """Synchronise a directory after a change in it that has been made whatever happens here."""
     try:
         disk.fsync_directory(directory)
     except OSError as error:
         message = (
-            f"the file has been replaced and is complete, but its durability is unknown: synchronising the directory "
-            f"failed ({error.strerror or error}), and a crash may bring the old file back; check the disk, save again"
+            f"{done}, but its durability is unknown: synchronising the directory failed ({error.strerror or error}), "
+            "and a crash may undo it; check the disk, save again"
         )
-        raise DurabilityUnknown(error.errno, message, target) from error
+        raise DurabilityUnknown(error.errno, message, path) from error
+
+
+def _resolved(disk: Disk, path: str | os.PathLike[str]) -> str:
+    """The file meant, wherever links lead."""
+    try:
+        return disk.resolve(path)
+    except OSError as error:
+        message = f"the path cannot be resolved ({error.strerror or error}); give an absolute one"
+        raise OSError(error.errno, message, os.fspath(path)) from error
 
 
 def _permissions_to_keep(disk: Disk, target: str) -> int | None:
@@ -257,8 +504,8 @@ def _replace(disk: Disk, source: str, target: str) -> None:
     return disk.replace(source, target)
 
 
-def _discard(disk: Disk, file: BinaryIO | None, temporary: str, error: BaseException) -> None:
-    """Remove the temporary without hiding the error that made it useless."""
+def _discard(disk: Disk, file: BinaryIO | None, temporary: str, error: BaseException) -> bool:
+    """Remove the temporary without hiding the error that made it useless; false if it had gone already."""
     if file is not None:
         # Closing flushes, which may fail again for the same reason; the descriptor is released all the same.
         with suppress(OSError):
@@ -266,8 +513,9 @@ def _discard(disk: Disk, file: BinaryIO | None, temporary: str, error: BaseExcep
     try:
         disk.unlink(temporary)
     except FileNotFoundError:
-        pass
+        return False
     except OSError as failure:
         error.add_note(
             f"The temporary file {temporary} could not be removed ({failure.strerror or failure}): remove it."
         )
+    return True

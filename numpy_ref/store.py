@@ -1,18 +1,30 @@
 """A directory of checkpoints of one run, ordered by the step in each file, never by its name or date.
 
-What loads or saves a run takes the implementation as its first argument, as the laws do.
+What loads or saves a run takes the implementation as its first argument, as the laws do. There is no link to the latest
+checkpoint, which could dangle: the newest is found by reading headers.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Thread
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
 
-from numpy_ref.checkpoint import read_checkpoint
-from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
+from numpy_ref.checkpoint import FULL, read_checkpoint, write_run
+from numpy_ref.container import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+    IncompleteCheckpoint,
+    read_manifest,
+    verify_container,
+)
 from numpy_ref.data import Dataset
+from numpy_ref.durable import DISK, make_directory, remove_stale, rename_durably, stale_temporaries
+from numpy_ref.train import Run
 
 try:
     import fcntl
@@ -20,6 +32,17 @@ except ImportError:  # Windows: no lock there
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".safetensors"
+DAMAGED = ".damaged"  # follows the name of a checkpoint that is set aside, which no longer ends with SUFFIX
+
+T = TypeVar("T")
+
+
+class Retention(NamedTuple):
+    """Which checkpoints of a run stay; the newest always does."""
+
+    keep_last: int  # the newest so many; 0: all
+    keep_every: int = 0  # and those whose step is a multiple of it; 0: none for that
+    keep_best: bool = False  # and the first that holds the best weights the newest knows of
 
 
 class Entry(NamedTuple):
@@ -28,6 +51,7 @@ class Entry(NamedTuple):
     path: Path
     step: int
     run_id: str
+    best_step: int  # that of its best weights
 
 
 class Listing(NamedTuple):
@@ -42,7 +66,29 @@ class Resumed(NamedTuple):
 
     run: Any
     path: Path | None  # of the checkpoint
-    passed_over: list[str]  # one line for each newer file that could not be read
+    passed_over: list[str]  # one line for each file that could not be read
+
+
+class Found(NamedTuple):
+    """A file that could be a checkpoint, read to its last byte."""
+
+    path: Path
+    step: int | None  # None, as the next two are, unless the header is that of a full checkpoint
+    run_id: str | None
+    best_step: int | None
+    size: int  # bytes
+    state: str  # "whole", "damaged: REASON" or "not ours: REASON"
+
+
+class Survey(NamedTuple):
+    """What a directory holds, what a resume would make of it, and what need not stay."""
+
+    entries: list[Found]  # from the oldest step to the newest, after those without a step
+    stale: list[Path]  # temporaries of dead writers
+    set_aside: list[Path]
+    resumed: Path | None  # what a resume would go on from
+    why: str  # that one, or none
+    superfluous: list[Path]  # what may be deleted under the retention
 
 
 def checkpoint_path(directory: str | os.PathLike[str], step: int) -> Path:
@@ -57,33 +103,87 @@ def checkpoint_path(directory: str | os.PathLike[str], step: int) -> Path:
 
 def list_checkpoints(directory: str | os.PathLike[str]) -> Listing:
     """The checkpoints of a directory by their headers; one that does not exist holds none."""
-    entries, damaged = [], []
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        names = []
-    for name in sorted(names):
-        path = Path(directory) / name
-        if not name.endswith(SUFFIX) or name.startswith("."):
-            continue
-        try:
-            _, manifest = read_manifest(path)
-        except CheckpointError as error:
-            damaged.append((path, error))
-            continue
-        step, run_id = manifest.get("step"), manifest.get("run_id")
-        if manifest.get("kind") == "full" and type(step) is int and type(run_id) is str:
-            entries.append(Entry(path, step, run_id))
+    found = _each(directory, _entry)
+    entries = [entry for _, entry in found if isinstance(entry, Entry)]
+    damaged = [(path, error) for path, error in found if isinstance(error, CheckpointError)]
     return Listing(sorted(entries, key=lambda entry: (entry.step, entry.path.name)), damaged)
 
 
-def resume_newest(impl: Any, directory: str | os.PathLike[str], data: Dataset) -> Resumed:
+def superfluous(entries: list[Entry], retention: Retention) -> list[Entry]:
+    """What a retention does not keep, in each run apart. A copy under a user's own name is never among it.
+
+    Args:
+        entries: from the oldest step to the newest, as `list_checkpoints` gives them.
+        retention: what stays.
+
+    Raises:
+        ValueError: a negative count.
+
+    Example:
+        >>> run = [Entry(checkpoint_path("run", step), step, "a", best_step=20) for step in (10, 20, 30, 40)]
+        >>> [entry.step for entry in superfluous(run, Retention(keep_last=1))]
+        [10, 20, 30]
+        >>> [entry.step for entry in superfluous(run, Retention(keep_last=1, keep_every=30, keep_best=True))]
+        [20]
+    """
+    _check_retention(retention)
+    gone = []
+    for run_id in sorted({entry.run_id for entry in entries}):
+        own = [e for e in entries if e.run_id == run_id and e.path.name == checkpoint_path("", e.step).name]
+        first_best = next((entry for entry in own if entry.best_step == own[-1].best_step), None)
+        for entry in own[: -retention.keep_last]:  # none of them for 0
+            every = retention.keep_every > 0 and entry.step % retention.keep_every == 0
+            if not every and not (retention.keep_best and entry is first_best):
+                gone.append(entry)
+    return gone
+
+
+def survey(directory: str | os.PathLike[str], *, retention: Retention | None = None) -> Survey:
+    """Read all of every checkpoint in a directory, and change nothing.
+
+    Args:
+        directory: of a run, which may be going on; one that does not exist holds nothing.
+        retention: what shall stay; everything, if None.
+    """
+    looks: dict[Path, tuple[Found, CheckpointError | None]] = {}
+
+    def read(path: Path) -> None:
+        if path not in looks:
+            looks[path] = _look(path)
+        if (error := looks[path][1]) is not None:
+            raise error
+
+    _each(directory, read)
+    resumed = None
+    try:
+        _, resumed, passed_over = _newest(directory, read)
+        why = "the newest that can be read" if resumed else "there is no checkpoint yet"
+        why += f", after {len(passed_over)} that cannot" if passed_over else ""
+    except CheckpointError as error:
+        why = f"a resume refuses: {_reason(error, directory)}"
+    found = [found for path, (found, _) in looks.items() if os.path.lexists(path)]
+    whole = {file.path for file in found if file.state == "whole"}
+    entries = [entry for entry in list_checkpoints(directory).entries if entry.path in whole]
+    names = _names(directory)
+    return Survey(
+        sorted(found, key=lambda file: (-1 if file.step is None else file.step, file.path.name)),
+        [Path(directory, name) for name in sorted(stale_temporaries(directory))] if names else [],
+        [Path(directory, name) for name in names if _is_own(name.partition(DAMAGED)[0]) and DAMAGED in name],
+        resumed,
+        why,
+        [entry.path for entry in superfluous(entries, retention)] if retention is not None else [],
+    )
+
+
+def resume_newest(impl: Any, directory: str | os.PathLike[str], data: Dataset, *, set_aside: bool = False) -> Resumed:
     """Continue from the newest checkpoint that can be read whole.
 
     Args:
         impl: the implementation that goes on; which one wrote the file does not matter.
         directory: of the run.
         data: the data set the run was started on.
+        set_aside: rename damaged files that were passed over to NAME.damaged, for whoever holds the directory as its
+            `sole_writer`. Nothing is deleted, and what is sound, or has a user's own name, stays where it is.
 
     Returns:
         The run and its file, or None for both where there is no checkpoint yet; and what was passed over.
@@ -92,28 +192,12 @@ def resume_newest(impl: Any, directory: str | os.PathLike[str], data: Dataset) -
         CheckpointError: there are checkpoints and none can be read, or they belong to several runs
             (`IncompatibleCheckpoint`), or the newest readable one is for other data.
     """
-    entries, damaged = list_checkpoints(directory)
-    faults = [str(error) for _, error in damaged]
-    runs = sorted({entry.run_id for entry in entries})
-    if len(runs) > 1:
-        raise IncompatibleCheckpoint(
-            f"{directory}: expected the checkpoints of one run, found those of {len(runs)}: {', '.join(runs)}.\n"
-            "    Move all but one run elsewhere."
-        )
-    for entry in reversed(entries):
-        try:
-            return Resumed(impl.resume_from_full_checkpoint(entry.path, data), entry.path, faults)
-        except IncompatibleCheckpoint:
-            raise  # sound, but for other data: an older one is no better
-        except CheckpointError as error:
-            faults.append(str(error))
-    if faults:
-        raise CheckpointError(
-            f"{directory}: expected a readable checkpoint, found {len(faults)} and none can be read:\n    "
-            + "\n    ".join(faults)
-            + "\n    Move them away to start anew."
-        )
-    return Resumed(None, None, [])
+    run, found, passed_over = _newest(directory, lambda path: impl.resume_from_full_checkpoint(path, data))
+    lines = []
+    for path, error in passed_over:
+        damaged = isinstance(error, CorruptCheckpoint) and _is_own(path.name)
+        lines.append(f"{error}\n    {_set_aside(path)}" if set_aside and damaged else str(error))
+    return Resumed(run, found, lines)
 
 
 def prepare(directory: str | os.PathLike[str]) -> None:
@@ -123,7 +207,7 @@ def prepare(directory: str | os.PathLike[str]) -> None:
         OSError: no checkpoint can be written there.
     """
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"0")
     except OSError as error:
@@ -134,6 +218,8 @@ def prepare(directory: str | os.PathLike[str]) -> None:
 @contextmanager
 def sole_writer(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the directory for one run; the lock is the system's and ends with its holder, however that ends.
+
+    Temporaries that killed writers have left are removed on entry.
 
     Raises:
         CheckpointError: another process holds it.
@@ -151,52 +237,125 @@ def sole_writer(directory: str | os.PathLike[str]) -> Iterator[None]:
             "    Wait for it, stop it, or choose another directory."
         ) from error
     try:
+        remove_stale(directory)
         yield
     finally:
         os.close(descriptor)
 
 
-def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, keep: int) -> Path:
-    """Save a run under its step, read it back, and only then remove its oldest checkpoints beyond `keep`.
+def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, retention: Retention) -> Path:
+    """Save a run under its step, read it back, and only then remove what the retention does not keep.
 
     Args:
         impl: the run's implementation.
         directory: of the run; created if need be.
         run: left as it is.
-        keep: full checkpoints of this run to keep, this one included; 0 keeps all. Other files are never removed.
+        retention: which of this run's checkpoints stay, up to this step. No other file is ever removed.
+
+    Returns:
+        The checkpoint's file.
+
+    Raises:
+        CheckpointError: what was read back is not what was written, or under the step's name stands a sound file that
+            is no checkpoint of this run (`IncompatibleCheckpoint`). Nothing has been removed.
+        OSError: it could not be written, and nothing has been removed; or it could, and an older one not be removed.
+        ValueError: a state or a retention that is not sound; nothing has been written.
     """
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    path = checkpoint_path(directory, run.step)
-    _check_replaceable(path, run)
-    impl.save_checkpoint(path, run)
-    read_checkpoint(path)
-    if keep == 0:
-        return path
-    own = [
-        entry
-        for entry in list_checkpoints(directory).entries
-        if entry.run_id == run.run_id and entry.path == checkpoint_path(directory, entry.step)  # no copy of a user's
-    ]
-    for entry in own[:-keep]:
-        if entry.path != path:
-            entry.path.unlink(missing_ok=True)
-    return path
+    return _save(directory, run, lambda path: impl.save_checkpoint(path, run), retention)
 
 
-def _check_replaceable(path: Path, run: Any) -> None:
-    """Refuse to write over a sound file that is no checkpoint of this run."""
-    try:
-        _, manifest = read_manifest(path)
-    except IncompatibleCheckpoint:
-        raise  # sound, and another program's or another version's
-    except CheckpointError:
-        return  # nothing there, or damaged
-    kind, run_id = manifest.get("kind"), manifest.get("run_id")
-    if (kind, run_id) != ("full", run.run_id):
-        raise IncompatibleCheckpoint(
-            f"{path}: expected a full checkpoint of run {run.run_id} or no file, found kind {kind!r} of run {run_id}.\n"
-            "    Move it away, or choose another directory."
-        )
+class BackgroundWriter:
+    """Saves a run beside its training, as `save_newest` does; a context manager, which waits for the last write.
+
+    An error of a write is raised once: at the next `save`, or on leaving the context. An exception that leaves the
+    context on its own goes on, with a note of it. The interpreter does not end before the write has.
+
+    Args:
+        impl: the runs' implementation.
+        directory: of the run; created if need be.
+        retention: which of the run's checkpoints stay.
+
+    Example:
+        >>> import numpy_ref as impl
+        >>> digits = impl.load_data("digits")
+        >>> run = impl.init_run(impl.RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with BackgroundWriter(impl, folder, retention=Retention(keep_last=2)) as writer:
+        ...         for _ in range(3):
+        ...             run = impl.train_n_steps(run, digits, 1)
+        ...             path = writer.save(run)
+        ...     [entry.step for entry in list_checkpoints(folder).entries]
+        [2, 3]
+    """
+
+    def __init__(self, impl: Any, directory: str | os.PathLike[str], *, retention: Retention) -> None:
+        _check_retention(retention)
+        self._impl, self._retention = impl, retention
+        self._directory = Path(directory).absolute()  # another may be the current one when the write begins
+        self._open = False
+        self._thread: Thread | None = None  # of the one write under way
+        self._failure: BaseException | None = None  # not raised yet
+
+    def __enter__(self) -> "BackgroundWriter":
+        self._open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        failure = self._finish()
+        if failure is None:
+            return
+        if error is None:
+            raise failure
+        error.add_note(" ".join(["Beside this, a save failed:", str(failure), *failure.__notes__]))
+
+    def save(self, run: Any) -> Path:
+        """Take a snapshot of a run and begin to write it; an earlier write is waited for.
+
+        Args:
+            run: left as it is; training may go on with it when this returns.
+
+        Returns:
+            The file, which is there once the next `save` or the context has been left without an error.
+
+        Raises:
+            ValueError: called outside the context.
+            Exception: what the earlier write ended with; nothing of this run is written.
+        """
+        if not self._open:
+            raise ValueError(
+                "BackgroundWriter: expected save within its context, found it outside.\n"
+                "    Write `with BackgroundWriter(...) as writer:`, which waits for the last write."
+            )
+        failure = self._finish()
+        if failure is not None:
+            raise failure
+        device = getattr(run, "device", None)  # what only the port's runs have
+        written_in = self._impl.environment() if device is None else self._impl.environment(device)
+        data = Run(run.config, self._impl.snapshot(run), run.run_id, run.fingerprint)
+        # A thread is a daemon if its creator is one, and a daemon is not waited for at the end.
+        thread = Thread(target=self._write, args=(data, written_in), daemon=False)
+        thread.start()
+        self._thread = thread
+        return checkpoint_path(self._directory, data.step)
+
+    def _write(self, data: Run, written_in: dict[str, Any]) -> None:
+        """Save what no training changes any more; in the thread."""
+        try:
+            _save(self._directory, data, lambda path: write_run(path, data, FULL, written_in), self._retention)
+        except BaseException as error:
+            error.add_note(f"This was the save of {checkpoint_path(self._directory, data.step)}, beside training.")
+            self._failure = error
+
+    def _finish(self) -> BaseException | None:
+        """Wait for the write under way; what one ended with, once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        return failure
 
 
 def check_unused(directory: str | os.PathLike[str]) -> None:
@@ -212,4 +371,165 @@ def check_unused(directory: str | os.PathLike[str]) -> None:
         raise IncompatibleCheckpoint(
             f"{directory}: expected no checkpoint, found {' and '.join(found)}.\n"
             "    Choose another directory, or --resume auto to continue that run."
+        )
+
+
+def _each(directory: str | os.PathLike[str], read: Callable[[Path], T]) -> list[tuple[Path, T | CheckpointError]]:
+    """Every file that could be a checkpoint, by name, with what reading it gives."""
+    while True:
+        found: list[tuple[Path, T | CheckpointError]] = []
+        for name in _names(directory):
+            path = Path(directory) / name
+            if not name.endswith(SUFFIX) or name.startswith("."):
+                continue
+            try:
+                found.append((path, read(path)))
+            except CheckpointError as error:
+                if not os.path.lexists(path):
+                    break  # its writer has removed it just now, and so there is a newer one: look again
+                found.append((path, error))
+        else:
+            return found
+
+
+def _names(directory: str | os.PathLike[str]) -> list[str]:
+    """The names in a directory, sorted; none if it does not exist."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def _entry(path: Path) -> Entry | None:
+    """What a header says; None for a file that is sound and no full checkpoint."""
+    _, manifest = read_manifest(path)
+    if manifest.get("kind") != FULL:
+        return None
+    step, run_id, scalars = (manifest.get(name) for name in ("step", "run_id", "scalars"))
+    best_step = scalars.get("best/step") if isinstance(scalars, dict) else None
+    if type(step) is int and type(run_id) is str and type(best_step) is int:
+        return Entry(path, step, run_id, best_step)
+    raise IncompleteCheckpoint(
+        f"{path}: expected step, run_id and best/step of a full checkpoint, found {step!r:.80}, {run_id!r:.80} and "
+        f"{best_step!r:.80}.\n    Write checkpoints with save_checkpoint."
+    )
+
+
+def _newest(
+    directory: str | os.PathLike[str], read: Callable[[Path], T]
+) -> tuple[T | None, Path | None, list[tuple[Path, CheckpointError]]]:
+    """What reading the newest readable checkpoint gives, its file, and what was passed over; see `resume_newest`."""
+    entries, passed_over = list_checkpoints(directory)
+    runs = sorted({entry.run_id for entry in entries})
+    if len(runs) > 1:
+        raise IncompatibleCheckpoint(
+            f"{directory}: expected the checkpoints of one run, found those of {len(runs)}: {', '.join(runs)}.\n"
+            "    Move all but one run elsewhere."
+        )
+    for entry in reversed(entries):
+        try:
+            return read(entry.path), entry.path, passed_over
+        except IncompatibleCheckpoint:
+            raise  # sound, but for other data: an older one is no better
+        except CheckpointError as error:
+            if not os.path.lexists(entry.path):
+                return _newest(directory, read)  # its writer has removed it just now, and so there is a newer one
+            passed_over.append((entry.path, error))
+    if passed_over:
+        raise CheckpointError(
+            f"{directory}: expected a readable checkpoint, found {len(passed_over)} and none can be read:\n    "
+            + "\n    ".join(str(error) for _, error in passed_over)
+            + "\n    Move them away to start anew."
+        )
+    return None, None, []
+
+
+def _look(path: Path) -> tuple[Found, CheckpointError | None]:
+    """A file as a survey shows it, and why it cannot be read, if so."""
+    entry, fault = None, None
+    try:
+        entry = _entry(path)
+        if entry is None:
+            verify_container(path)
+        else:
+            read_checkpoint(path)
+        state = "not ours: sound, but no full checkpoint" if entry is None else "whole"
+    except CheckpointError as error:
+        fault = error
+        kind = "not ours" if isinstance(error, IncompatibleCheckpoint) else "damaged"
+        state = f"{kind}: {_reason(error, path)}"
+    size = 0
+    with suppress(OSError):
+        size = path.stat().st_size
+    step, run_id, best_step = (None, None, None) if entry is None else entry[1:]
+    return Found(path, step, run_id, best_step, size, state), fault
+
+
+def _reason(error: CheckpointError, place: str | os.PathLike[str]) -> str:
+    """An error in one line, without the place where it is told."""
+    return str(error).partition("\n")[0].removeprefix(f"{os.fspath(place)}: ").rstrip(".:")
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file's name is that of a step's checkpoint."""
+    digits = name.removeprefix("step-").removesuffix(SUFFIX)
+    return digits.isascii() and digits.isdigit() and name == checkpoint_path("", int(digits)).name
+
+
+def _set_aside(path: Path) -> str:
+    """Rename a damaged file so that discovery ignores it; says what has come of it."""
+    target, n = path.with_name(path.name + DAMAGED), 1
+    while True:
+        try:
+            rename_durably(path, target)
+            return f"It is kept as {target}."
+        except FileExistsError:
+            n += 1
+            target = path.with_name(f"{path.name}{DAMAGED}-{n}")
+        except OSError as error:
+            return f"It could not be set aside: {error}."
+
+
+def _check_retention(retention: Retention) -> None:
+    """Refuse counts that mean nothing."""
+    if min(retention.keep_last, retention.keep_every) < 0:
+        raise ValueError(f"expected keep_last >= 0 and keep_every >= 0, found {retention}")
+
+
+def _save(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], None], retention: Retention) -> Path:
+    """Write a run's checkpoint, read it back chunk by chunk, and only then remove what is superfluous."""
+    _check_retention(retention)
+    make_directory(directory)
+    path = checkpoint_path(directory, run.step)
+    _check_replaceable(path, run.run_id)
+    write(path)
+    verify_container(path)
+    if retention.keep_last == 0:
+        return path
+    # Later steps do not count, or else this one could be superfluous: a resume has passed them over as damaged.
+    entries = [e for e in list_checkpoints(directory).entries if e.run_id == run.run_id and e.step <= run.step]
+    for entry in superfluous(entries, retention):
+        try:
+            DISK.unlink(os.fspath(entry.path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            error.add_note(f"{path} has been saved; an older checkpoint could not be removed.")
+            raise
+    return path
+
+
+def _check_replaceable(path: Path, run_id: str) -> None:
+    """Refuse to write over a sound file that is no checkpoint of this run."""
+    try:
+        _, manifest = read_manifest(path)
+    except IncompatibleCheckpoint:
+        raise  # sound, and another program's or another version's
+    except CheckpointError:
+        return  # nothing there, or damaged
+    kind, found = manifest.get("kind"), manifest.get("run_id")
+    if (kind, found) != (FULL, run_id):
+        raise IncompatibleCheckpoint(
+            f"{path}: expected a full checkpoint of run {run_id} or no file, found kind {kind!r} of run {found}.\n"
+            "    Move it away, or choose another directory."
         )

@@ -70,12 +70,17 @@ def structure_faults(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tup
         >>> structure_faults({"t": 1, "m": 0.5}, {"t": 1.5, "b": 0})
         (['m'], ['b: not expected', 't: expected int, found float'])
     """
-    faults = [f"{path}: not expected" for path in sorted(found.keys() - wanted.keys())]
+    faults = [f"{printable(path)}: not expected" for path in sorted(found.keys() - wanted.keys())]
     for path in sorted(wanted.keys() & found.keys()):
         expected, got = _type_of(wanted[path]), _type_of(found[path])
         if expected != got:
             faults.append(f"{path}: expected {expected}, found {got}")
     return sorted(wanted.keys() - found.keys()), faults
+
+
+def printable(name: str) -> str:
+    """A name from outside as a message can show it: short, and without what a terminal would obey."""
+    return name if name.isprintable() and len(name) <= 200 else f"{name!a:.200}"
 
 
 def _type_of(leaf: Any) -> str:

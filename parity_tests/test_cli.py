@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref import cli, store
+from numpy_ref import cli, durable, store
 from numpy_ref import train as training
 from numpy_ref.boundary import ROWS, row_named
 from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint, save_weights
@@ -174,6 +175,8 @@ def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monke
         ([], "VERB"),
         (["retrain"], "demo"),
         (["verify"], "file"),
+        (["verify", "--all"], "--all"),
+        (["verify", "FILE", "--all", "DIR"], "not allowed with"),
         (["inspect"], "file"),
         (["diff", "only-one"], "b"),
         (["boundary", "--no-such-option"], "--no-such-option"),
@@ -184,6 +187,7 @@ def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monke
         (["train", "--steps", "1e3"], "expected a whole number >= 0, found '1e3'"),
         (["train", "--every", "often"], "expected a whole number >= 0, found 'often'"),
         (["train", "--keep", "1.5"], "expected a whole number >= 0, found '1.5'"),
+        (["train", "--keep-every", "-2"], "expected a whole number >= 0, found '-2'"),
         (["train", "--resume", "maybe"], "auto, never, required"),
         (["train", "--hidden", "4;4"], "expected sizes such as 128,128, found '4;4'"),
         (["train", "--optimizer", "lion"], "adam, adamw, sgd"),
@@ -294,6 +298,68 @@ def test_checkpoints_bear_their_step_come_every_so_often_and_at_the_end(train, t
     assert [read_checkpoint(step(tmp_path / "run", n)).step for n in left] == left
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--keep", 1, "--keep-every", 20], [20, 40, 47]),
+        (["--keep", 1, "--keep-every", 20, "--keep-best"], [20, 30, 40, 47]),
+        (["--keep", 1, "--keep-best"], [30, 47]),
+        (["--keep", 2, "--no-keep-best"], [40, 47]),
+    ],
+)
+@pytest.mark.parametrize("beside", [["--background"], ["--no-background"]])
+def test_checkpoints_are_kept_as_asked_whether_written_beside_training_or_not(train, tmp_path, words, left, beside):
+    """The best weights are those of step 25, where alone they are evaluated; step 30 holds them first."""
+    assert train(47, "--every", 10, "--evaluate-every", 25, *words, *beside).status == 0
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in left]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_beside_it(train, tmp_path, monkeypatch):
+    further, real = Event(), durable.Disk.fsync
+
+    def fsync(disk, file):
+        assert further.wait(20)
+        real(disk, file)
+
+    def show(self, record):
+        if record.step == 5:
+            further.set()
+
+    monkeypatch.setattr(durable.Disk, "fsync", fsync)
+    monkeypatch.setattr(cli.Progress, "show", show)
+    assert train(8, "--every", 4, "--background").status == 0
+    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (4, 8)]
+
+
+def test_a_checkpoint_written_beside_training_is_the_one_written_between_steps(capsys, train, tmp_path):
+    for name, words in (("beside", ["--background"]), ("between", [])):
+        assert train(25, "--every", 5, "--keep", 0, *words, name=name).status == 0
+    for n in (5, 10, 15, 20, 25):
+        assert call(capsys, "diff", step(tmp_path / "beside", n), step(tmp_path / "between", n)).status == 0
+
+
+def test_a_write_beside_training_that_fails_fails_the_command(train, tmp_path, monkeypatch):
+    """The last one too, which no later save could tell of."""
+    real = durable.Disk.fsync
+    for fails in (2, 3):
+        calls = []
+
+        def fsync(disk, file, calls=calls, fails=fails):
+            calls.append(file)
+            if len(calls) == fails:
+                raise OSError(28, "No space left on device")
+            real(disk, file)
+
+        monkeypatch.setattr(durable.Disk, "fsync", fsync)
+        answer = train(12, "--every", 4, "--background", name=f"fails {fails}")
+        assert answer.status == 2
+        assert "No space left on device" in answer.err
+        assert f"step-{4 * fails:08d}" in answer.err
+        assert names_in(tmp_path / f"fails {fails}") == [f"step-{n:08d}.safetensors" for n in range(4, 4 * fails, 4)]
+        monkeypatch.setattr(durable.Disk, "fsync", real)
+        assert train(12, "--every", 4, "--background", name=f"fails {fails}").status == 0
+
+
 def test_after_a_resume_checkpoints_stay_on_multiples(train, tmp_path):
     train(7)
     assert train(25, "--every", 10, "--keep", 0).status == 0
@@ -388,6 +454,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over_loudly(capsys, train, tmp_pa
     flip(step(tmp_path / "run", 30), 200)
     quiet = train(30, "--quiet")
     assert "passed over" in quiet.err  # quiet or not
+    kept = [f"step-00000030.safetensors.damaged{n}" for n in ("", "-2")]
+    assert [name for name in names_in(tmp_path / "run") if "damaged" in name] == kept
 
 
 def test_where_all_are_damaged_nothing_starts_anew(train, tmp_path):
@@ -464,22 +532,13 @@ def test_a_resume_says_which_row_of_the_boundary_applies_and_aloud_when_it_is_le
     assert (answer.out, answer.err) == ("", f"row: {row.name}: {row.kind} ({row.conditions})\n")
 
 
-def test_an_interrupt_leaves_the_newest_checkpoint_and_the_same_command_goes_on(capsys, train, tmp_path, monkeypatch):
-    def interrupted(self, record):
-        if record.step == 15:
-            raise KeyboardInterrupt
+def test_an_interrupt_where_there_is_nothing_to_save_ends_as_shells_report_it(train_with, tmp_path):
+    def interrupted(source):
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(cli.Progress, "show", interrupted)
-        answer = train(20, "--every", 4)
-    assert answer.status == 130
-    assert "Traceback" not in answer.err
-    assert "step-00000012.safetensors stands, and the same command goes on from it" in answer.err
-    assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (4, 8, 12)]
-    again = train(20, "--every", 4)
-    assert "at step 12" in again.out
-    train(20, "--every", 4, name="never stopped")
-    assert call(capsys, "diff", *(step(tmp_path / name, 20) for name in ("run", "never stopped"))).status == 0
+    answer = train_with(other_package(load_data=interrupted), 4)
+    assert answer == (130, "", "interrupted\n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_directory_that_cannot_hold_checkpoints_is_refused_before_any_training(train, tmp_path, monkeypatch, impl):
@@ -630,6 +689,101 @@ def test_verify_says_in_json_too_that_a_file_does_not_hold(capsys, train, tmp_pa
     told = strict_json(answer.out)
     assert told["holds"] is False
     assert str(path) in told["error"]
+
+
+def lines_of(answer, start):
+    """What stands after the lines that begin so, up to the first bracket."""
+    return re.findall(rf"^{start}: ([^(\n]*?)(?: \(.*)?$", answer.out, re.MULTILINE)
+
+
+@ON_FILES
+def test_verify_all_of_a_sound_directory_holds_and_says_what_a_resume_takes_and_what_may_go(capsys, train, tmp_path):
+    folder = tmp_path / "run"
+    train(47, "--every", 10, "--keep", 0)
+    before = states_of(folder)
+    answer = call(capsys, "verify", "--all", folder, "--keep", 2, "--keep-every", 30)
+    assert (answer.status, answer.err) == (0, "")
+    run_id = read_checkpoint(step(folder, 47)).run_id
+    for n in (10, 20, 30, 40, 47):
+        row = f"{step(folder, n).name}  {n}  {run_id[:8]}  {step(folder, n).stat().st_size:,}  whole\n"
+        assert row in re.sub(r" {2,}", "  ", answer.out)
+    assert "a resume goes on from step-00000047.safetensors: the newest that can be read" in answer.out
+    assert lines_of(answer, "may be deleted") == [step(folder, n).name for n in (10, 20)]
+    assert "--keep 2 --keep-every 30" in answer.out
+    assert lines_of(answer, "holds") == [f"{folder} can be resumed, and nothing is damaged"]
+    told = strict_json(call(capsys, "verify", "--all", folder, "--keep", 2, "--keep-every", 30, "--json").out)
+    assert (told["holds"], told["resumed"]) == (True, str(step(folder, 47)))
+    assert told["superfluous"] == [str(step(folder, n)) for n in (10, 20)]
+    assert [(e["path"], e["step"], e["run_id"], e["bytes"], e["state"]) for e in told["entries"]] == [
+        (str(step(folder, n)), n, run_id, step(folder, n).stat().st_size, "whole") for n in (10, 20, 30, 40, 47)
+    ]
+    assert states_of(folder) == before
+    assert lines_of(call(capsys, "verify", "--all", folder), "may be deleted") == [
+        step(folder, n).name
+        for n in (10, 20)  # as train with its defaults would
+    ]
+    assert lines_of(call(capsys, "verify", "--all", folder, "--keep", 0), "may be deleted") == []
+
+
+@ON_FILES
+def test_verify_all_names_what_is_damaged_not_ours_set_aside_or_left_by_the_dead(capsys, train, tmp_path, small):
+    folder = tmp_path / "run"
+    train(30, "--every", 10)
+    run = resume_from_full_checkpoint(step(folder, 10), load_data(small))
+    save_weights(folder / "weights.safetensors", run)
+    (folder / "notes.txt").write_text("mine")
+    (folder / f".{step(folder, 20).name}.1-0123456789abcdef.partial").write_bytes(b"half")
+    (folder / f"{step(folder, 20).name}.damaged").write_bytes(b"half")
+    flip(step(folder, 30))
+    before = states_of(folder)
+    answer = call(capsys, "verify", "--all", folder)
+    assert (answer.status, answer.err) == (1, "")
+    assert re.search(
+        r"^step-00000030\.safetensors +30 +\w+ +[\d,]+ +damaged: expected arrays", answer.out, re.MULTILINE
+    )
+    assert re.search(r"^weights\.safetensors +- +- +[\d,]+ +not ours: ", answer.out, re.MULTILINE)
+    assert "a resume goes on from step-00000020.safetensors: the newest that can be read, after 1" in answer.out
+    temporaries = [name for name in names_in(folder) if name.startswith(".")]
+    assert lines_of(answer, "may be deleted") == [f"{step(folder, 20).name}.damaged", *temporaries]
+    assert lines_of(answer, "does not hold") == ["1 damaged"]
+    assert "notes.txt" not in answer.out
+    told = strict_json(call(capsys, "verify", "--all", folder, "--json").out)
+    assert (told["holds"], told["resumed"]) == (False, str(step(folder, 20)))
+    assert [entry["state"].partition(":")[0] for entry in told["entries"]] == ["not ours", "whole", "whole", "damaged"]
+    assert told["set_aside"] == [str(folder / f"{step(folder, 20).name}.damaged")]
+    assert told["stale"] == [str(folder / name) for name in temporaries]
+    assert states_of(folder) == before
+    train(30)  # what verify says, train does
+    assert call(capsys, "verify", "--all", folder).status == 0
+    assert [name for name in names_in(folder) if name.startswith(".")] == []
+
+
+@ON_FILES
+def test_verify_all_does_not_hold_where_there_is_nothing_to_go_on_from(capsys, train, tmp_path):
+    train(2)
+    folder = tmp_path / "run"
+    flip(step(folder, 2))
+    (tmp_path / "empty").mkdir()
+    cases = [("empty", "there is no checkpoint yet", "nothing to go on from")]
+    cases += [("missing", *cases[0][1:]), ("run", "a resume refuses: expected a readable checkpoint", "1 damaged")]
+    for name, why, verdict in cases:
+        answer = call(capsys, "verify", "--all", tmp_path / name)
+        assert (answer.status, answer.err) == (1, "")
+        assert f"a resume goes on from nothing: {why}" in answer.out
+        assert lines_of(answer, "does not hold") == [verdict]
+        told = call(capsys, "verify", "--all", tmp_path / name, "--json")
+        assert told.status == 1
+        assert (strict_json(told.out)["holds"], strict_json(told.out)["resumed"]) == (False, None)
+    train(3, name="other")
+    step(tmp_path / "other", 3).rename(step(folder, 3))
+    train(4, name="third")
+    step(tmp_path / "third", 4).rename(step(folder, 4))
+    step(folder, 2).unlink()
+    answer = call(capsys, "verify", "--all", folder)  # two runs, both whole
+    assert answer.status == 1
+    assert "a resume refuses: expected the checkpoints of one run, found those of 2" in answer.out
+    (tmp_path / "file").touch()
+    assert call(capsys, "verify", "--all", tmp_path / "file").status == 2
 
 
 @ON_FILES
@@ -1164,16 +1318,6 @@ def test_no_command_needs_the_extra(tmp_path):
     process = python("-c", program, cwd=tmp_path)
     assert process.returncode == 0
     assert "3.00 times" in process.stdout
-
-
-def test_an_interrupt_before_any_checkpoint_promises_nothing(train, tmp_path, monkeypatch):
-    def interrupted(self, record):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.Progress, "show", interrupted)
-    answer = train(20)
-    assert answer.status == 130
-    assert "this call has saved nothing yet" in answer.err
 
 
 def test_a_second_process_in_a_directory_is_told_so_and_harms_nothing(train, tmp_path):

@@ -1,12 +1,11 @@
 """The file format: what is written comes back, any reader of safetensors opens it, and no damage goes unnoticed."""
 
-import hashlib
 import io
 import json
 import os
 import struct
 import tracemalloc
-import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from numpy_ref.container import (
     write_container,
 )
 from numpy_ref.durable import replace_file
+from parity_tests.forgeries import CORRUPT, EIGHT, dumps, entry, forge, header, metadata
 
 DTYPES = ["float64", "float32", "float16", "bool"] + [f"{sign}int{n}" for sign in ("", "u") for n in (64, 32, 16, 8)]
 QUIET = {"float64": 0x7FF8000000000000, "float32": 0x7FC00000, "float16": 0x7E00}
@@ -190,10 +190,10 @@ def test_arrays_lie_aligned_without_holes_and_take_no_more_than_their_content(ar
     del header["__metadata__"]
     end = 0
     assert (8 + length) % 8 == 0
-    for name, entry in sorted(
+    for name, found in sorted(
         header.items(), key=lambda item: (item[1]["data_offsets"], -arrays[item[0]].itemsize, item[0])
     ):
-        begin, stop = entry["data_offsets"]
+        begin, stop = found["data_offsets"]
         assert begin == end
         assert begin % arrays[name].itemsize == 0
         assert stop - begin == arrays[name].nbytes
@@ -406,141 +406,11 @@ def test_a_file_that_shrinks_while_it_is_read_is_detected(tmp_path, monkeypatch)
     assert ": a: " in message
 
 
-# Attacks: files made by hand, with right digests, by a writer that shares no code with the module.
-
-
-def dumps(value):
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def forge(header, data=b"", *, seal=True, text=None, pad=None):
-    """A file with this header, its SHA-256 set if `seal`, or with the text that `text` makes of it."""
-
-    def frame(digest):
-        full = dict(header)
-        if seal:
-            full["__metadata__"] = {**header["__metadata__"], "sha256": digest}
-        raw = (text or dumps)(full).encode("utf-8", "surrogatepass")
-        raw += b" " * (-len(raw) % 8 if pad is None else pad)
-        return struct.pack("<Q", len(raw)) + raw
-
-    return frame(hashlib.sha256(frame("0" * 64)).hexdigest()) + data
-
-
-def metadata(crc32=None, manifest="{}", **others):
-    crc32 = dumps({"a": f"{zlib.crc32(bytes(8)):08x}"} if crc32 is None else crc32)
-    return {"format": "bitwise-resume", "version": "1", "crc32": crc32, "manifest": manifest, **others}
-
-
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": list(offsets)}
-
-
-def header(meta=None, **entries):
-    return {"__metadata__": metadata() if meta is None else meta, **(entries or {"a": entry()})}
+# Attacks: forged files.
 
 
 def test_the_forger_makes_the_file_that_the_module_writes(tmp_path):
     assert forge(header(), bytes(8)) == encode({"a": np.zeros(2, np.float32)})
-
-
-EIGHT = bytes(8)
-HUGE = [2**62] * 2
-TWO = {"a": "00000000", "b": "00000000"}
-CORRUPT = {
-    "a header length past the end": struct.pack("<Q", 100) + b"{}",
-    "a header length of all ones": b"\xff" * 16,
-    "a header length of the largest signed integer": struct.pack("<Q", 2**63 - 1) + b"{}",
-    "a header of nothing": struct.pack("<Q", 0),
-    "a header of one byte": struct.pack("<Q", 1) + b"{",
-    "a header that is a list": struct.pack("<Q", 8) + b"[]      ",
-    "a header that is a number": struct.pack("<Q", 8) + b"1       ",
-    "a header that is text": struct.pack("<Q", 8) + b'"abcdef"',
-    "a header that is not UTF-8": struct.pack("<Q", 8) + b'{"\xff":1} ',
-    "a header in UTF-16": struct.pack("<Q", 8) + "{}  ".encode("utf-16-le"),
-    "deeply nested JSON": struct.pack("<Q", 400_000) + b'{"a":' + b"[" * 399_995,
-    "deeply nested closed JSON": struct.pack("<Q", 400_007) + b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"} ",
-    "an integer of too many digits": struct.pack("<Q", 10_000) + b'{"a":' + b"9" * 9_994 + b"}",
-    "no array but a number": struct.pack("<Q", 8) + b'{"a":1} ',
-    "one array twice": forge(header(), EIGHT, text=lambda full: '{"a":1,' + dumps(full)[1:]),
-    "one key twice in an entry": forge(
-        header(), EIGHT, text=lambda full: dumps(full).replace('"shape":[2]', '"shape":[2],"shape":[2]')
-    ),
-    "a space within": forge(header(), EIGHT, text=lambda full: dumps(full).replace('"shape":', '"shape": ')),
-    "a space before": forge(header(), EIGHT, text=lambda full: " " + dumps(full)),
-    "too much padding": forge(header(), EIGHT, text=lambda full: dumps(full) + " " * (8 + -len(dumps(full)) % 8)),
-    "too little padding": forge(header(), EIGHT, pad=0),
-    "another order": forge(
-        header(), EIGHT, text=lambda full: json.dumps(dict(reversed(full.items())), separators=(",", ":"))
-    ),
-    "text that is not escaped": forge(
-        header(meta=metadata({"ü": "00000000"}), ü=entry(shape=(0,), offsets=(0, 0))),
-        text=lambda full: json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
-    ),
-    "a wrong digest": forge(header(meta=metadata(sha256="0" * 64)), EIGHT, seal=False),
-    "no digest": forge(header(meta=metadata()), EIGHT, seal=False),
-    "metadata that is a list": forge({"__metadata__": [], "a": entry()}, EIGHT, seal=False),
-    "metadata of numbers": forge(header(meta=metadata(version=1)), EIGHT),
-    "more metadata": forge(header(meta=metadata(more="")), EIGHT),
-    "less metadata": forge(header(meta={"format": "bitwise-resume", "version": "1"}), EIGHT),
-    "a shape of NaN": forge(header(a=entry(shape=(float("nan"),))), EIGHT),
-    "a shape of infinity": forge(header(), EIGHT, text=lambda full: dumps(full).replace("[2]", "[1e999]")),
-    "a negative shape": forge(header(a=entry(shape=(-2,))), EIGHT),
-    "two negative sizes": forge(header(a=entry(shape=(-2, -1))), EIGHT),
-    "a fractional shape": forge(header(a=entry(shape=(2.0,))), EIGHT),
-    "a boolean shape": forge(header(a=entry("F64", shape=(True,))), EIGHT),
-    "a shape that is text": forge(header(a=entry(shape="2")), EIGHT),
-    "a shape that is a number": forge(header(a=entry(shape=2)), EIGHT),
-    "a shape that is an object": forge(header(a=entry(shape={"2": 2})), EIGHT),
-    "a huge shape": forge(header(a=entry(shape=(2**40,), offsets=(0, 2**42))), EIGHT),
-    "a shape that overflows to 8 bytes": forge(header(a=entry(shape=(2**62, 4, 2))), EIGHT),
-    "a shape beyond 64 bits": forge(header(a=entry(shape=(2**80, 0), offsets=(0, 0)))),
-    "a huge shape of no elements": forge(header(a=entry(shape=(*HUGE, 0), offsets=(0, 0)))),
-    "too many sizes": forge(header(a=entry(shape=(1,) * 65, offsets=(0, 4))), bytes(4)),
-    "a shape larger than its offsets": forge(header(a=entry(shape=(3,))), EIGHT),
-    "offsets that begin late": forge(header(a=entry(offsets=(8, 16))), bytes(16)),
-    "offsets the wrong way round": forge(header(a=entry(offsets=(8, 0))), EIGHT),
-    "offsets of one number": forge(header(a=entry(offsets=(0,))), EIGHT),
-    "offsets of three numbers": forge(header(a=entry(offsets=(0, 8, 8))), EIGHT),
-    "negative offsets": forge(header(a=entry(offsets=(-8, 0))), EIGHT),
-    "fractional offsets": forge(header(a=entry(offsets=(0.0, 8))), EIGHT),
-    "boolean offsets": forge(header(a=entry("U8", (1,), (False, True))), bytes(1)),
-    "overlapping arrays": forge(header(meta=metadata(TWO), a=entry(), b=entry()), EIGHT),
-    "a hole between arrays": forge(header(meta=metadata(TWO), a=entry(), b=entry(offsets=(12, 20))), bytes(20)),
-    "arrays in another order": forge(
-        header(meta=metadata(TWO), a=entry(offsets=(8, 16)), b=entry(offsets=(0, 8))), bytes(16)
-    ),
-    "small items before large": forge(
-        header(meta=metadata(TWO), a=entry("U8", (8,)), b=entry(offsets=(8, 16))), bytes(16)
-    ),
-    "an entry with more": forge(header(a={**entry(), "more": 1}), EIGHT),
-    "an entry with less": forge(header(a={"dtype": "F32", "shape": [2]}), EIGHT),
-    "a name of nothing": forge(header(**{"": entry()}), EIGHT),
-    "a name with NUL": forge(header(**{"\0": entry()}), EIGHT),
-    "a name with a lone surrogate": forge(header(**{"\ud800": entry()}), EIGHT),
-    "a lone surrogate not escaped": forge(
-        header(**{"\ud800": entry()}),
-        EIGHT,
-        text=lambda full: json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=False),
-    ),
-    "a name that is too long": forge(header(**{"x" * 1025: entry()}), EIGHT),
-    "no checksum for an array": forge(header(meta=metadata({})), EIGHT),
-    "a checksum for no array": forge(header(meta=metadata({**TWO})), EIGHT),
-    "checksums that are a list": forge(header(meta=metadata(["a"])), EIGHT),
-    "a checksum that is a number": forge(header(meta=metadata({"a": zlib.crc32(EIGHT)})), EIGHT),
-    "a checksum in capitals": forge(header(meta=metadata({"a": f"{zlib.crc32(b'abcdefgh'):08X}"})), b"abcdefgh"),
-    "a manifest that is a list": forge(header(meta=metadata(manifest="[]")), EIGHT),
-    "a manifest that is not JSON": forge(header(meta=metadata(manifest="{")), EIGHT),
-    "a manifest with NaN": forge(header(meta=metadata(manifest='{"a":NaN}')), EIGHT),
-    "a manifest with one key twice": forge(header(meta=metadata(manifest='{"a":1,"a":2}')), EIGHT),
-    "a manifest with one key twice within": forge(header(meta=metadata(manifest='{"b":[{"a":1,"a":2}]}')), EIGHT),
-    "a manifest nested too deeply": forge(
-        header(meta=metadata(manifest='{"a":' * 100_000 + "1" + "}" * 100_000)), EIGHT
-    ),
-    "booleans that are neither": forge(
-        header(meta=metadata({"a": f"{zlib.crc32(bytes([0, 2])):08x}"}), a=entry("BOOL", (2,), (0, 2))), b"\0\2"
-    ),
-}
 
 
 @pytest.mark.parametrize("attack", CORRUPT)
@@ -557,6 +427,37 @@ def test_an_attack_is_a_corrupt_checkpoint_and_allocates_no_more_than_the_file(t
     assert len(message) < 2000
     message.encode()  # can be printed
     assert peak < 100 * len(CORRUPT[attack]) + (1 << 20)
+
+
+def test_nesting_of_any_depth_is_refused_by_the_same_error(tmp_path):
+    # Just where the parser still manages and the next call would give up, too.
+    for depth in [63, 64, 65, *range(700, 1000)]:
+        nest = "[" * depth + "]" * depth
+        forged = forge(header(), EIGHT, text=lambda full, nest=nest: dumps(full).replace("[2]", nest))
+        (tmp_path / "a").write_bytes(forged)
+        assert reasons(tmp_path / "a")[0] is CorruptCheckpoint
+
+
+def test_a_file_for_which_there_is_too_little_memory_is_one_kind_of_error(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(encode(SMALL))
+
+    def exhausted(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(container, "zlib", SimpleNamespace(crc32=exhausted))
+    kind, message = reasons(tmp_path / "a")
+    assert kind is CheckpointError
+    assert "too little memory" in message
+
+
+def test_a_name_that_a_terminal_would_obey_is_escaped_in_messages(tmp_path):
+    name = "\x1b[31m\n"
+    (tmp_path / "a").write_bytes(
+        forge(header(meta=metadata({name: "00000000"}), **{name: entry(offsets=(8, 16))}), EIGHT)
+    )
+    _, message = reasons(tmp_path / "a")
+    assert "\\x1b[31m\\n: expected" in message.replace("'", "")
+    assert "\x1b" not in message
 
 
 def test_a_lying_header_length_is_refused_in_a_large_file_too(tmp_path):
@@ -756,3 +657,29 @@ def test_all_errors_are_of_one_family():
     for kind in (CorruptCheckpoint, IncompleteCheckpoint, IncompatibleCheckpoint):
         assert issubclass(kind, CheckpointError)
         assert not issubclass(kind, (OSError, ValueError))
+
+
+# Verifying without keeping
+
+
+@pytest.mark.parametrize("size", [0, 1, container.CHUNK_BYTES, container.CHUNK_BYTES + 1, 3 * container.CHUNK_BYTES])
+def test_a_file_is_verified_in_the_memory_of_one_chunk_and_judged_as_by_reading_it(tmp_path, size):
+    path = tmp_path / "file"
+    arrays = {"flags": np.ones(size, np.bool_), "w": np.arange(7, dtype=np.float32)}
+    with path.open("wb") as file:
+        container.write_container(file, arrays, {"step": 3})
+    assert container.verify_container(path) == container.read_container(path)[1] == {"step": 3}
+    tracemalloc.start()
+    container.verify_container(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * container.CHUNK_BYTES
+    content = path.read_bytes()
+    for place in {len(content) - 1, len(content) - 28 - size, len(content) // 2}:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
+        errors = []
+        for read in (container.read_container, container.verify_container):
+            with pytest.raises(CorruptCheckpoint) as error:
+                read(path)
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]

@@ -2,18 +2,43 @@
 
 import errno
 import os
+import signal
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numpy_ref import durable
-from numpy_ref.durable import DISK, TEMPORARY_SUFFIX, Disk, DurabilityUnknown, replace_file
+from numpy_ref.durable import (
+    DISK,
+    TEMPORARY_SUFFIX,
+    Disk,
+    DurabilityUnknown,
+    make_directory,
+    remove_stale,
+    rename_durably,
+    replace_file,
+    stale_temporaries,
+)
 
-CALLS = ("resolve", "mode", "open_new", "write", "seek", "flush", "fsync", "close", "replace", "fsync_directory")
+CALLS = (
+    "resolve",
+    "mode",
+    "open_new",
+    "lock",
+    "write",
+    "seek",
+    "flush",
+    "fsync",
+    "close",
+    "replace",
+    "fsync_directory",
+)
+OTHERS = ("unlock", "open", "unlink", "sleep", "list", "rename", "make_directory")
 PROTOCOL = ["open_new", "write", "flush", "fsync", "close", "replace", "fsync_directory"]
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
 
@@ -55,16 +80,20 @@ def protocol_of(calls):
 
 def test_every_system_call_is_a_method_of_the_seam():
     methods = {name for name in vars(Disk) if not name.startswith("_")} - {"pauses"}
-    assert methods == {*CALLS, "unlink", "sleep"}
+    assert methods == {*CALLS, *OTHERS}
 
 
 def test_calls_come_in_the_order_that_makes_them_durable(tmp_path):
     disk = RecordingDisk()
     save(tmp_path / "a", disk=disk)
-    assert disk.calls == ["resolve", "mode", *PROTOCOL]
+    assert disk.calls == [
+        *("resolve", "mode", "open_new", "lock", "write", "flush", "fsync"),
+        *("close", "replace", "unlock", "fsync_directory"),
+    ]
+    assert protocol_of(disk.calls) == PROTOCOL
     directory = os.path.realpath(tmp_path)
     assert disk.arguments[-1] == (directory,)
-    source, target = disk.arguments[-2]
+    source, target = disk.arguments[-3]
     assert (target, os.path.dirname(source)) == (os.path.join(directory, "a"), directory)
 
 
@@ -151,8 +180,8 @@ def test_failure_of_any_call_before_the_replace_keeps_the_old_file_and_leaves_no
     assert old is None or path.read_bytes() == old
     assert disk.calls.count("fsync") <= 1
     assert "replace" not in disk.calls or call == "replace"
-    if kind is OSError and call != "resolve":
-        assert caught.value.filename == os.path.realpath(path)
+    if kind is OSError:
+        assert os.path.realpath(caught.value.filename) == os.path.realpath(path)
 
 
 @pytest.mark.parametrize("error", [ValueError("body"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()], ids=repr)
@@ -295,6 +324,24 @@ def test_a_symbolic_link_stays_one_and_its_target_is_replaced(tmp_path, dangling
 
 
 @posix
+def test_what_a_link_points_to_keeps_its_mode(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o640
+
+
+@posix
+def test_a_hard_link_is_parted_from_its_other_names(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    save(tmp_path / "a")
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"new", b"old")
+
+
+@posix
 def test_a_loop_of_links_is_refused_and_kept(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -377,6 +424,337 @@ def test_full_synchronisation_is_tried_first_and_replaced_only_where_it_is_not_o
     else:
         save(tmp_path / "a")  # once for the file, once for the directory
         assert calls == ["full", "fsync"] * 2 if falls_back else ["full"] * 2
+
+
+WRITER = (
+    "import sys, time; from numpy_ref.durable import replace_file\n"
+    "with replace_file(sys.argv[1]) as file:\n"
+    "    file.write(b'half')\n"
+    "    print('writing', flush=True)\n"
+    "    time.sleep(600)\n"
+)
+
+
+def start_writer(path):
+    """A process that is in the midst of a save."""
+    root = Path(durable.__file__).parents[1]
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, os.fspath(path)], cwd=root, stdout=subprocess.PIPE)
+    assert writer.stdout.readline() == b"writing\n"
+    return writer
+
+
+def kill(writer):
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+
+
+@posix
+def test_a_temporary_is_stale_once_its_writer_is_dead_and_not_before(tmp_path):
+    dead, alive = start_writer(tmp_path / "a"), start_writer(tmp_path / "b")
+    try:
+        assert stale_temporaries(tmp_path) == remove_stale(tmp_path) == []
+        assert len(os.listdir(tmp_path)) == 2
+        kill(dead)
+        (stale,) = stale_temporaries(tmp_path)
+        assert stale.startswith(f".a.{dead.pid}-")
+        assert remove_stale(tmp_path) == [stale]
+        (left,) = os.listdir(tmp_path)
+        assert left.startswith(f".b.{alive.pid}-")
+    finally:
+        kill(alive)
+    assert remove_stale(tmp_path) == [left]
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_of_others_are_never_stale(tmp_path):
+    token = "0123456789abcdef"
+    names = ["a", "a.partial", ".a.partial", f".a.1-{token}", f"a.1-{token}.partial", f".a.x-{token}.partial"]
+    names += [
+        f".a.1-{token[1:]}.partial",
+        f".a.1-{token.upper()}.partial",
+        f".a.1-{token}.partial.bak",
+        f".1-{token}.partial",
+    ]
+    for name in names:
+        (tmp_path / name).write_bytes(b"another's")
+    (tmp_path / f".d.1-{token}.partial").mkdir()
+    (tmp_path / f".l.1-{token}.partial").symlink_to("a")
+    before = sorted(os.listdir(tmp_path))
+    assert stale_temporaries(tmp_path) == remove_stale(tmp_path) == []
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@posix
+@pytest.mark.parametrize("name", ["a", "a b", "ümläut\n☃"])
+@pytest.mark.parametrize("mode", [0o600, 0o444])
+def test_stale_temporaries_of_any_name_and_mode_are_removed(tmp_path, name, mode):
+    stale = tmp_path / f".{name}.1-0123456789abcdef.partial"
+    stale.write_bytes(b"half")
+    stale.chmod(mode)
+    assert stale_temporaries(tmp_path) == remove_stale(tmp_path) == [stale.name]
+    assert os.listdir(tmp_path) == []
+
+
+class MeddlingDisk(Disk):
+    """The real disk; a cleaner is at work just before the chosen call."""
+
+    def __init__(self, call, meddle):
+        self.call, self.meddle = call, meddle
+
+    def __getattribute__(self, name):
+        method = super().__getattribute__(name)
+        if name != super().__getattribute__("call"):
+            return method
+
+        def meddled(*arguments):
+            self.meddle()
+            return method(*arguments)
+
+        return meddled
+
+
+@posix
+@pytest.mark.parametrize("call", ["lock", "write", "flush", "fsync", "close", "replace", "unlock", "fsync_directory"])
+def test_a_cleaner_at_any_moment_of_a_save_harms_nothing(tmp_path, call):
+    (tmp_path / "a").write_bytes(b"old")
+    removed = []
+
+    def clean():
+        if not removed:  # at the next attempt it comes too late
+            removed.extend(remove_stale(tmp_path))
+
+    save(tmp_path / "a", disk=MeddlingDisk(call, clean))
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+    assert len(removed) == (call == "lock")  # between its creation and its lock a temporary looks like a dead writer's
+
+
+@posix
+def test_a_writer_whose_every_temporary_is_taken_gives_up_and_says_so(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(BlockingIOError, match="no file can be created") as caught:
+        save(tmp_path / "a", disk=MeddlingDisk("lock", lambda: remove_stale(tmp_path)))
+    assert caught.value.filename == os.path.realpath(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@posix
+def test_a_cleaner_that_comes_second_does_not_remove_the_name_again(tmp_path):
+    """It has opened the file before the first removed it; meanwhile the name is another file's."""
+    stale = tmp_path / ".a.1-0123456789abcdef.partial"
+    stale.write_bytes(b"stale")
+
+    def overtake():
+        stale.unlink()
+        stale.write_bytes(b"another's")
+
+    assert remove_stale(tmp_path, disk=MeddlingDisk("lock", overtake)) == []
+    assert stale.read_bytes() == b"another's"
+
+
+@posix
+def test_cleaners_beside_writers_harm_nothing(tmp_path):
+    done, faults = threading.Event(), []
+
+    def write(writer):
+        try:
+            for turn in range(60):
+                save(tmp_path / str(writer), content(writer, turn))
+        except OSError as error:
+            faults.append(error)
+
+    def clean():
+        while not done.is_set():
+            remove_stale(tmp_path)
+
+    cleaner = threading.Thread(target=clean)
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(2)]
+    for thread in (cleaner, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    cleaner.join()
+    assert faults == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {str(w): content(w, 59) for w in range(2)}
+
+
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK])
+def test_without_locks_a_save_succeeds_and_nothing_is_called_stale(tmp_path, code):
+    disk = RecordingDisk()
+    disk.lock = refusing(code)
+    save(tmp_path / "a", disk=disk)
+    assert (tmp_path / "a").read_bytes() == b"new"
+    (tmp_path / ".a.1-0123456789abcdef.partial").write_bytes(b"half")
+    assert stale_temporaries(tmp_path, disk=disk) == remove_stale(tmp_path, disk=disk) == []
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def refusing(code):
+    def refuse(*arguments):
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+def test_a_stale_temporary_that_cannot_be_removed_stays_and_is_not_reported(tmp_path):
+    (tmp_path / ".a.1-0123456789abcdef.partial").write_bytes(b"half")
+    disk = Disk()
+    disk.unlink = refusing(errno.EACCES)
+    assert remove_stale(tmp_path, disk=disk) == []
+    assert len(os.listdir(tmp_path)) == 1
+
+
+def test_no_descriptor_is_left_open(tmp_path):
+    def opened():
+        return sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else []
+
+    before = opened()
+    save(tmp_path / "a")
+    (tmp_path / ".a.1-0123456789abcdef.partial").write_bytes(b"half")
+    stale_temporaries(tmp_path)
+    remove_stale(tmp_path)
+    for call in ("open_new", "lock", "write", "flush", "fsync", "close", "replace", "fsync_directory"):
+        with pytest.raises(OSError, match="injected"):
+            save(tmp_path / "a", disk=RecordingDisk({call: OSError(errno.EIO, "injected")}))
+    assert opened() == before
+
+
+@pytest.mark.parametrize("most", [1, 7, 64])
+def test_a_short_write_is_continued(tmp_path, most):
+    disk = Disk()
+    disk.write = lambda file, data: file.write(data[:most])
+    with replace_file(tmp_path / "a", disk=disk) as file:
+        assert file.write(bytes(range(256))) == 256
+        assert file.write(b"") == 0
+    assert (tmp_path / "a").read_bytes() == bytes(range(256))
+
+
+def test_a_write_that_takes_nothing_is_an_error(tmp_path):
+    disk = Disk()
+    disk.write = lambda file, data: 0
+    with pytest.raises(OSError, match="took none of the bytes") as caught:
+        save(tmp_path / "a", disk=disk)
+    assert caught.value.filename == os.path.realpath(tmp_path / "a")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_replace_that_took_place_and_reported_a_failure_is_told_as_unknown(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+
+    def replace(source, target):
+        os.replace(source, target)
+        raise OSError(errno.EIO, "the answer was lost")
+
+    disk = Disk()
+    disk.replace = replace
+    with pytest.raises(DurabilityUnknown, match=r"the answer was lost, .* unknown") as caught:
+        save(tmp_path / "a", disk=disk)
+    assert caught.value.filename == os.path.realpath(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_temporary_that_vanished_before_the_replace_makes_nothing_unknown(tmp_path):
+    (tmp_path / "a").write_bytes(b"old")
+
+    def vanish():
+        for path in tmp_path.glob(".a.*"):
+            path.unlink()
+
+    def close(file):
+        file.close()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = MeddlingDisk("fsync", vanish)
+    disk.close = close
+    with pytest.raises(OSError, match="Input/output") as caught:
+        save(tmp_path / "a", disk=disk)
+    assert not isinstance(caught.value, DurabilityUnknown)
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_file_renamed_durably_has_one_name_and_no_other_is_lost(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    with pytest.raises(FileExistsError):
+        rename_durably(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        rename_durably(tmp_path / "a", tmp_path / "dangling")
+    disk = RecordingDisk()
+    rename_durably(tmp_path / "a", tmp_path / "c", disk=disk)
+    assert disk.calls == ["resolve", "resolve", "rename", "fsync_directory"]
+    (tmp_path / "d").mkdir()
+    disk = RecordingDisk()
+    rename_durably(tmp_path / "c", tmp_path / "d" / "c", disk=disk)
+    assert disk.arguments[-2:] == [(os.path.realpath(tmp_path / "d"),), (os.path.realpath(tmp_path),)]
+    assert (tmp_path / "d" / "c").read_bytes() == b"a"
+    assert sorted(os.listdir(tmp_path)) == ["b", "d", "dangling"]
+
+
+@posix
+def test_a_renamed_link_is_renamed_itself(tmp_path):
+    (tmp_path / "real").write_bytes(b"real")
+    (tmp_path / "link").symlink_to("real")
+    rename_durably(tmp_path / "link", tmp_path / "other")
+    assert (tmp_path / "other").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["other", "real"]
+
+
+def test_a_rename_that_may_be_undone_says_so(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    disk = RecordingDisk({"fsync_directory": OSError(errno.EIO, "input/output error")})
+    with pytest.raises(DurabilityUnknown, match=r"new name, but its durability is unknown"):
+        rename_durably(tmp_path / "a", tmp_path / "b", disk=disk)
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_each_directory_that_is_made_is_made_durable_before_the_next(tmp_path):
+    disk, root = RecordingDisk(), os.path.realpath(tmp_path)
+    make_directory(tmp_path / "a b" / "ü" / "c", disk=disk)
+    made = [(call, *a) for call, a in zip(disk.calls, disk.arguments, strict=True) if call not in ("resolve", "mode")]
+    assert made == [
+        *(("make_directory", f"{root}/a b"), ("fsync_directory", root)),
+        *(("make_directory", f"{root}/a b/ü"), ("fsync_directory", f"{root}/a b")),
+        *(("make_directory", f"{root}/a b/ü/c"), ("fsync_directory", f"{root}/a b/ü")),
+    ]
+    disk = RecordingDisk()
+    make_directory(tmp_path / "a b" / "ü" / "c", disk=disk)
+    assert "make_directory" not in disk.calls
+
+
+def test_a_directory_that_another_process_makes_meanwhile_is_no_error(tmp_path):
+    make_directory(tmp_path / "a", disk=MeddlingDisk("make_directory", lambda: (tmp_path / "a").mkdir()))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+class Windows:
+    """The module `os` as it is there, as far as this module asks; anything that is not there fails."""
+
+    name = "nt"
+    O_BINARY = 0  # not 0 there, where it matters
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("fchmod", "O_DIRECTORY", "O_NONBLOCK"):
+            raise AttributeError(name)
+        return getattr(os, name)
+
+
+def test_on_windows_nothing_is_called_that_is_not_there(tmp_path, monkeypatch):
+    """Through the seam alone; not run on that system."""
+    monkeypatch.setattr(durable, "os", Windows())
+    monkeypatch.setattr(durable, "fcntl", None)
+    (tmp_path / "a").write_bytes(b"old")
+    save(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    (tmp_path / ".a.1-0123456789abcdef.partial").write_bytes(b"half")
+    assert stale_temporaries(tmp_path) == remove_stale(tmp_path) == []
+    rename_durably(tmp_path / "a", tmp_path / "b")
+    make_directory(tmp_path / "c" / "d")
+    assert sorted(os.listdir(tmp_path)) == [".a.1-0123456789abcdef.partial", "b", "c"]
 
 
 def content(writer, turn):

@@ -7,6 +7,7 @@ import pytest
 
 import numpy_ref
 import torch_port
+from parity_tests import faults
 from parity_tests.commands import python
 from parity_tests.mutants import FAULTS
 
@@ -26,7 +27,9 @@ def test_the_snippets_run(tmp_path: Path) -> None:
     process = python("-c", run + "\nprint(run.state.step, new.state.step)", cwd=tmp_path)
     assert (process.stdout, process.stderr) == ("100 0\n", "")
     pytest.importorskip("torch", reason="torch is missing: the second snippet cannot be run")
-    process = python("-c", run.replace("numpy_ref", "torch_port") + "\nprint(run.step, new.step)", cwd=tmp_path)
+    process = python(
+        "-c", run.replace("numpy_ref as nr", "torch_port as nr") + "\nprint(run.step, new.step)", cwd=tmp_path
+    )
     assert (process.stdout, process.stderr) == ("100 0\n", "")
     process = python("-c", stock + "\nprint(type(tree['optimizer'].m['0.weight']), checkpoint['epoch'])", cwd=tmp_path)
     assert (process.stdout, process.stderr) == ("<class 'numpy.ndarray'> 0\n", "")
@@ -37,3 +40,13 @@ def test_the_readme_counts_and_names_what_is_there() -> None:
     packages = [Path(module.__file__).parent for module in (numpy_ref, torch_port)]
     modules = {path.stem for package in packages for path in package.glob("*.py")} - {"__init__", "__main__"}
     assert modules <= set(re.findall(r"`(\w+)\.py`", README))
+
+
+def test_the_faults_are_those_on_record() -> None:
+    *rows, _ = faults.sums(faults.record())
+    for group, injected, losses in rows:
+        assert f"| {group} | {injected:,} | {losses} |" in README
+
+
+def test_the_readme_is_no_longer_than_220_lines() -> None:
+    assert len(README.splitlines()) <= 220

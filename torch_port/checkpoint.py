@@ -99,5 +99,5 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
 
 
 def _as_data(run: Run) -> reference.Run:
-    """The run as the reference has it: its state is data."""
-    return reference.Run(run.config, train.snapshot(run), run.run_id, run.fingerprint)
+    """The run as the reference has it: its state is data, here that of the live objects, for a save takes no copy."""
+    return reference.Run(run.config, train.live_state(run), run.run_id, run.fingerprint)

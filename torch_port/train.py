@@ -159,6 +159,11 @@ def snapshot(run: Run) -> RunState:
             otherwise; or some modules are in training and some in evaluation mode; or the parameters' counts of updates
             differ. All of it is named.
     """
+    return copy_tree(live_state(run))
+
+
+def live_state(run: Run) -> RunState:
+    """`snapshot` without a copy: on the CPU its arrays are the live tensors' own memory, to be read at once."""
     _check_live(run)
     named = dict(run.model.named_parameters())
     state = {name: run.optimizer.state.get(p, {}) for name, p in named.items()}
@@ -179,9 +184,9 @@ def snapshot(run: Run) -> RunState:
         model=_arrays(run.model),
         optimizer=optimizer,
         schedule=ScheduleState(run.schedule.last_epoch, float(run.optimizer.param_groups[0]["lr"])),
-        rng=RngState(copy_tree(run.order), stream_state(run.dropout)),
+        rng=RngState(run.order, stream_state(run.dropout)),
         data=run.position,
-        best=copy_tree(run.best),
+        best=run.best,
     )
 
 
@@ -277,7 +282,7 @@ def train_n_steps(
                 if run.step % run.config.evaluate_every == 0:
                     loss = evaluate(run, data).loss
                     if loss < run.best.loss:
-                        run.best = Best(loss, run.step, _arrays(run.model))
+                        run.best = Best(loss, run.step, copy_tree(_arrays(run.model)))
                 whole = True
                 if on_step is not None:
                     on_step(record)
@@ -380,7 +385,7 @@ def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str
         order=init_stream(config.seed, "order"),
         position=Position(0, 0),
         dropout=generator_from(init_stream(config.seed, "dropout")),
-        best=Best(float("inf"), 0, _arrays(model)),
+        best=Best(float("inf"), 0, copy_tree(_arrays(model))),
         workers=0,
     )
 
@@ -505,10 +510,11 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    """An independent NumPy array."""
-    return np.array(tensor.detach().cpu().numpy())
+    """A NumPy array; of a tensor on the CPU, its own memory."""
+    array: Array = tensor.detach().cpu().numpy()
+    return array
 
 
 def _arrays(model: torch.nn.Module) -> dict[str, Array]:
-    """The weights and buffers by name."""
+    """The weights and buffers by name, as `_array` has them."""
     return {name: _array(tensor) for name, tensor in model.state_dict().items()}
