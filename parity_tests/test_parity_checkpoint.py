@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from numpy_ref.container import (
     read_container,
 )
 from numpy_ref.equivalence import compare, digest
+from parity_tests.commands import python
 from parity_tests.strategies import run_configs, small_data
 
 torch = pytest.importorskip("torch", reason="torch is missing: the port's checkpoints cannot be written")
@@ -166,3 +168,32 @@ def test_a_missing_generator_state_is_a_corrupt_file_not_a_traceback_of_torch(fo
     path = rewritten(saved, folder / "rng.safetensors", leaves={"rng/dropout/pos": 0})
     with pytest.raises(CorruptCheckpoint, match="pos: expected an integer from 1 to 624, found 0"):
         torch_port.resume_from_full_checkpoint(path, DATA)
+
+
+MEMORY = """
+import re, torch_port
+from pathlib import Path
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+data = torch_port.load_data("digits")
+run = torch_port.train_n_steps(torch_port.init_run(torch_port.RunConfig(hidden=(1500, 1500)), data), data, 1)
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+SAVE
+print(run.model.layer1.weight.nbytes, peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux' /proc")
+@pytest.mark.parametrize(
+    ("save", "copies"),
+    [("torch_port.save_checkpoint('run', run)", False), ("state = torch_port.snapshot(run)", True)],
+)
+def test_a_save_takes_no_copy_of_the_state_nor_of_one_array(tmp_path, save, copies):
+    process = python("-c", MEMORY.replace("SAVE", save), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    largest, more = map(int, process.stdout.split())
+    assert (more > largest) == copies
+    assert copies or more < largest // 2

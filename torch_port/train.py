@@ -170,7 +170,9 @@ def live_state(run: Run) -> RunState:
     t = max((int(entry.get("step", 0)) for entry in state.values()), default=0)
 
     def moments(key: str) -> dict[str, Array]:
-        return {name: _array(state[name].get(key, torch.zeros_like(p))) for name, p in named.items()}
+        return {
+            name: _array(state[name][key] if key in state[name] else torch.zeros_like(p)) for name, p in named.items()
+        }
 
     if isinstance(run.optimizer, optim.SGD):
         optimizer: AdamState | SGDState = SGDState(t, moments("momentum_buffer") if run.config.momentum else {})
