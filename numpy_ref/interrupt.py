@@ -5,13 +5,13 @@ are under way are finished; then the program saves, if the last save is older, a
 
     75    after SIGTERM or SIGUSR1 and a good save: run the same command again and it goes on (EX_TEMPFAIL in
           sysexits.h). For Slurm `--signal=USR1@60`, `srun COMMAND` and `scontrol requeue` on 75, for LSF `bsub -Q 75`,
-          for systemd `RestartForceExitStatus=75`; in a shell `until COMMAND; do [ $? = 75 ] || break; done`
+          for systemd `RestartForceExitStatus=75`; in a script `until COMMAND; do s=$?; [ $s = 75 ] || exit $s; done`
     130   after SIGINT and a good save, as shells report an interrupt
 
-A second signal ends the process at once by its default action: as soon as Python gets to it, and once the loop has read
-the flag by the system itself, even within a call that never returns. Within a save that damages no file: at most a
-temporary is left, which no reader takes for a checkpoint. (The first process of a container is not ended by default
-actions; there only SIGKILL does it.)
+Before training, while modules and data are loaded, a signal has its default action. A second signal ends the process at
+once by its default action: as soon as Python gets to it, and once the loop has read the flag by the system itself, even
+within a call that never returns. Within a save that damages no file: at most a temporary is left, which no reader takes
+for a checkpoint. (The first process of a container is not ended by default actions; there only SIGKILL does it.)
 """
 
 import signal

@@ -204,8 +204,10 @@ def prepare(directory: str | os.PathLike[str]) -> None:
     """Create the directory and write into it once: what cannot be saved is found out before training, not after.
 
     Raises:
+        CheckpointError: it is a link to nowhere, perhaps to a disk that is not mounted: a run may be there.
         OSError: no checkpoint can be written there.
     """
+    _check_link(directory)
     try:
         make_directory(directory)
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -236,11 +238,42 @@ def sole_writer(directory: str | os.PathLike[str]) -> Iterator[None]:
             f"{directory}: expected to be the only run that writes here, found another process at it.\n"
             "    Wait for it, stop it, or choose another directory."
         ) from error
+    place = os.path.abspath(directory)
+    _HELD[place] = [descriptor]
     try:
         remove_stale(directory)
         yield
     finally:
+        for held in _HELD.pop(place):
+            os.close(held)
+
+
+_HELD: dict[str, list[int]] = {}  # by path: the open directories whose locks this process has, the one in use last
+
+
+def _follow_lock(directory: str | os.PathLike[str]) -> None:
+    """See that the directory at a path is the one that is held: it may have been moved or removed since.
+
+    Raises:
+        CheckpointError: another directory stands there.
+    """
+    held = _HELD.get(os.path.abspath(directory))
+    if not held:
+        return
+    if not os.path.isdir(directory):  # removed or moved away: a new one, and ours
+        make_directory(directory)
+        descriptor = os.open(directory, os.O_RDONLY)
+        held.append(descriptor)
+        with suppress(BlockingIOError):  # then another run was quicker, and what follows finds that out
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        held.pop()
         os.close(descriptor)
+    if not os.path.samestat(os.fstat(held[-1]), os.stat(directory)):
+        raise CheckpointError(
+            f"{directory}: expected the directory that this run holds, found that it was moved or removed and another "
+            "one stands there, perhaps another run's.\n    What was saved is where it was moved to: continue it there."
+        )
 
 
 def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, retention: Retention) -> Path:
@@ -392,8 +425,18 @@ def _each(directory: str | os.PathLike[str], read: Callable[[Path], T]) -> list[
             return found
 
 
+def _check_link(directory: str | os.PathLike[str]) -> None:
+    """Refuse a link to nowhere: what is there cannot be reached, and is not "none yet"."""
+    if os.path.islink(directory) and not os.path.exists(directory):
+        raise CheckpointError(
+            f"{directory}: expected a directory or nothing, found a link to {os.readlink(directory)!r}, which is not "
+            "there.\n    Mount the disk that it leads to, or remove the link."
+        )
+
+
 def _names(directory: str | os.PathLike[str]) -> list[str]:
     """The names in a directory, sorted; none if it does not exist."""
+    _check_link(directory)
     try:
         return sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -499,6 +542,7 @@ def _check_retention(retention: Retention) -> None:
 def _save(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], None], retention: Retention) -> Path:
     """Write a run's checkpoint, read it back chunk by chunk, and only then remove what is superfluous."""
     _check_retention(retention)
+    _follow_lock(directory)
     make_directory(directory)
     path = checkpoint_path(directory, run.step)
     _check_replaceable(path, run.run_id)
@@ -508,6 +552,9 @@ def _save(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], N
         return path
     # Later steps do not count, or else this one could be superfluous: a resume has passed them over as damaged.
     entries = [e for e in list_checkpoints(directory).entries if e.run_id == run.run_id and e.step <= run.step]
+    _VERIFIED.add(_content(path))
+    if superfluous(entries, retention):  # a damaged one neither counts nor goes
+        entries = [entry for entry in entries if _is_whole(entry.path)]
     for entry in superfluous(entries, retention):
         try:
             DISK.unlink(os.fspath(entry.path))
@@ -517,6 +564,26 @@ def _save(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], N
             error.add_note(f"{path} has been saved; an older checkpoint could not be removed.")
             raise
     return path
+
+
+_VERIFIED: set[tuple[int, ...]] = set()  # content that this process has read whole, so that it is read once
+
+
+def _content(path: Path) -> tuple[int, ...]:
+    """What tells a file's content from another's without reading it."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether every byte of a file is as it was written; one that has gone meanwhile is not."""
+    try:
+        if _content(path) not in _VERIFIED:
+            verify_container(path)
+            _VERIFIED.add(_content(path))
+    except (CheckpointError, FileNotFoundError):
+        return False
+    return True
 
 
 def _check_replaceable(path: Path, run_id: str) -> None:

@@ -583,7 +583,7 @@ def test_a_signal_before_there_is_anything_to_save_has_its_default_action(
     assert (process.returncode, err, folder.exists()) == (status, told, False)
 
 
-LOOP = "until {command}; do [ $? = 75 ] || break; done"
+LOOP = "until {command}; do s=$?; [ $s = 75 ] || exit $s; done"
 
 
 def test_the_loop_that_the_module_shows_runs_a_command_to_its_end(

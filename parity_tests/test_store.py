@@ -501,7 +501,7 @@ def directory_faults(module, case):
             WRITERS[kind](checkpoint_path(directory, step), step, best)
         before, foreign = files_in(directory), case.files.get(case.step, ("", 0))[0] in FOREIGN
         path = checkpoint_path(directory, case.step)
-        own = {s: b for s, (kind, b) in case.files.items() if kind in ("own", "arrays damaged") and s < case.step}
+        own = {s: b for s, (kind, b) in case.files.items() if kind == "own" and s < case.step}
         line = [
             Entry(checkpoint_path(directory, s), s, RUN.run_id, b) for s, b in sorted((own | {case.step: 1}).items())
         ]
@@ -988,3 +988,76 @@ DELETED = (
 def test_a_save_that_is_not_verified_before_the_deletion_is_caught(tmp_path, new):
     assert verified_law(store, tmp_path / "ours")
     assert not verified_law(with_fault(store, WRITTEN, new), tmp_path / "mutant")
+
+
+# What a run that goes on for days may meet
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_a_whole_one_and_is_not_removed(tmp_path, impl, run, after):
+    retention = Retention(keep_last=3)
+    for step in (1, 2, 3, 4, 5):
+        save_newest(impl, tmp_path, after(run, step), retention=Retention(keep_last=0))
+    for step in (3, 4):
+        flip(checkpoint_path(tmp_path, step), -1)
+    may_go = [entry.step for entry in survey(tmp_path, retention=retention).superfluous]
+    save_newest(impl, tmp_path, after(run, 6), retention=retention)
+    assert [entry.step for entry in list_checkpoints(tmp_path).entries] == [2, 3, 4, 5, 6]
+    assert may_go == []
+    assert survey(tmp_path, retention=retention).superfluous == []
+
+
+def test_rotation_that_trusts_headers_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_is_whole", lambda path: True)
+    run = numpy_ref.init_run(CONFIG, DATA)
+    for step in (1, 2, 3):
+        save_newest(numpy_ref, tmp_path, numpy_ref.train_n_steps(run, DATA, step), retention=Retention(keep_last=0))
+    flip(checkpoint_path(tmp_path, 2), -1)
+    save_newest(numpy_ref, tmp_path, numpy_ref.train_n_steps(run, DATA, 4), retention=Retention(keep_last=3))
+    assert not checkpoint_path(tmp_path, 1).exists()  # a whole one, in whose place a damaged one stays
+
+
+def test_each_checkpoint_is_read_whole_once_in_a_process(tmp_path, monkeypatch):
+    run, reads = numpy_ref.init_run(CONFIG, DATA), []
+    verify = store.verify_container
+    monkeypatch.setattr(store, "verify_container", lambda path: reads.append(path.name) or verify(path))
+    for step in range(1, 7):
+        save_newest(numpy_ref, tmp_path, numpy_ref.train_n_steps(run, DATA, step), retention=Retention(keep_last=2))
+    assert reads == [checkpoint_path("", step).name for step in range(1, 7)]
+
+
+@pytest.mark.skipif(store.fcntl is None, reason="this system has no locks")
+def test_a_directory_that_was_moved_away_is_made_anew_and_held(tmp_path, impl, run, after):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    with sole_writer(directory):
+        save_newest(impl, directory, after(run, 1), retention=Retention(2))
+        directory.rename(tmp_path / "moved")
+        save_newest(impl, directory, after(run, 2), retention=Retention(2))
+        with pytest.raises(CheckpointError, match="found another process"), sole_writer(directory):
+            pass
+        save_newest(impl, directory, after(run, 3), retention=Retention(2))
+    assert [entry.step for entry in list_checkpoints(directory).entries] == [2, 3]
+    assert [entry.step for entry in list_checkpoints(tmp_path / "moved").entries] == [1]
+    with sole_writer(directory):
+        pass
+
+
+@pytest.mark.skipif(store.fcntl is None, reason="this system has no locks")
+def test_a_run_never_writes_into_the_directory_of_another_that_took_the_place_of_its_own(tmp_path, impl, run, after):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    with sole_writer(directory):
+        directory.rename(tmp_path / "moved")
+        directory.mkdir()
+        with pytest.raises(CheckpointError, match="was moved or removed and another one stands there"):
+            save_newest(impl, directory, after(run, 1), retention=Retention(2))
+    assert os.listdir(directory) == []
+
+
+def test_a_link_to_nowhere_is_not_none_yet(tmp_path, impl):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "unmounted")
+    for use in (lambda: resume_newest(impl, link, DATA), lambda: survey(link), lambda: store.prepare(link)):
+        with pytest.raises(CheckpointError, match="found a link to"):
+            use()
+    assert not (tmp_path / "unmounted").exists()
