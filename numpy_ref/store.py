@@ -5,6 +5,7 @@ checkpoint, which could dangle: the newest is found by reading headers.
 """
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from numpy_ref.container import (
 )
 from numpy_ref.data import Dataset
 from numpy_ref.durable import DISK, make_directory, remove_stale, rename_durably, stale_temporaries
+from numpy_ref.interrupt import STATUS
 from numpy_ref.train import Run
 
 try:
@@ -376,6 +378,8 @@ class BackgroundWriter:
 
     def _write(self, data: Run, written_in: dict[str, Any]) -> None:
         """Save what no training changes any more; in the thread."""
+        if hasattr(signal, "pthread_sigmask"):  # one that reached this thread could wait for the main one's attention
+            signal.pthread_sigmask(signal.SIG_BLOCK, STATUS)
         try:
             _save(self._directory, data, lambda path: write_run(path, data, FULL, written_in), self._retention)
         except BaseException as error:

@@ -18,6 +18,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
 from numpy_ref.durable import DISK, Disk
 from numpy_ref.equivalence import digest
+from numpy_ref.interrupt import STATUS
 from numpy_ref.store import BackgroundWriter, Retention, checkpoint_path, list_checkpoints, resume_newest, save_newest
 from parity_tests.commands import python
 from parity_tests.implementations import EACH, NO_TORCH
@@ -501,3 +502,17 @@ def test_a_reader_beside_the_writer_sees_whole_checkpoints_that_never_grow_older
         reader.join()
     assert faults == []
     assert seen == sorted(seen)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="threads here have no masks of signals")
+def test_the_thread_leaves_signals_to_the_main_one(tmp_path, monkeypatch):
+    masks = []
+    real = store.write_run
+    monkeypatch.setattr(
+        store, "write_run", lambda *a: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())) or real(*a)
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with BackgroundWriter(numpy_ref, tmp_path, retention=Retention(1)) as writer:
+        writer.save(numpy_ref.init_run(CONFIG, DATA))
+    assert set(STATUS) <= set(masks[0])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
