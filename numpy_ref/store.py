@@ -299,6 +299,19 @@ def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, reten
     return _save(directory, run, lambda path: impl.save_checkpoint(path, run), retention)
 
 
+@contextmanager
+def _no_signals() -> Iterator[None]:
+    """In this thread no signal that asks to stop is taken: here it could wait long for the main one's attention."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STATUS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class BackgroundWriter:
     """Saves a run beside its training, as `save_newest` does; a context manager, which waits for the last write.
 
@@ -376,10 +389,9 @@ class BackgroundWriter:
         self._thread = thread
         return checkpoint_path(self._directory, data.step)
 
+    @_no_signals()
     def _write(self, data: Run, written_in: dict[str, Any]) -> None:
         """Save what no training changes any more; in the thread."""
-        if hasattr(signal, "pthread_sigmask"):  # one that reached this thread could wait for the main one's attention
-            signal.pthread_sigmask(signal.SIG_BLOCK, STATUS)
         try:
             _save(self._directory, data, lambda path: write_run(path, data, FULL, written_in), self._retention)
         except BaseException as error:
