@@ -1,11 +1,13 @@
-"""Dynamic loss scaling as pure functions: the rules of `torch.amp.GradScaler`.
+"""Formats of 16 bits: what they can hold, and dynamic loss scaling, which keeps gradients within it.
 
-Small gradients vanish in float16. So the loss is multiplied by a scale before the backward pass, and the gradients are
-multiplied by its inverse before the update. The scale is found by trial: it shrinks whenever a gradient overflows, and
-that update is skipped; it grows after many updates without one.
+Gradients are small, and in float16 many vanish. So the loss is multiplied by a scale before the backward pass, and the
+gradients by its inverse before the update. The scale is found by trial, by the rules of `torch.amp.GradScaler`: it
+shrinks whenever a gradient overflows, and that update is skipped; it grows after many updates without one.
 
     scaled loss -> backward pass -> has_inf_or_nan of the scaled gradients -> unscale_gradients, update  (or neither)
                 -> scaler_step
+
+bfloat16 has the range of float32 and needs no scale. NumPy lacks it: its numbers are carried in float32 arrays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,10 +16,119 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from numpy_ref.checks import whole_number
+from numpy_ref.fixedpoint import FORMATS
+from numpy_ref.rounding import STORAGE
+
+__all__ = [
+    "ScalerState",
+    "cast_to_dtype",
+    "decode_scaler",
+    "detect_overflow",
+    "detect_underflow",
+    "encode_scaler",
+    "faults_of_scaler",
+    "has_inf_or_nan",
+    "init_scaler",
+    "scale_loss",
+    "scaler_step",
+    "unscale_gradients",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Gradients = TypeVar("Gradients", list[Array], dict[str, Array])
 Loss = TypeVar("Loss", bound=Any)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are carried through and put back at the end
+def cast_to_dtype(x: Array, dtype: str) -> Array:
+    """The nearest numbers of a format, ties to even, by integers; `rounding.round_to` is the fast way to the same.
+
+        x = significand 2**exponent, both whole             the format keeps `precision` bits of the significand, fewer
+        drop = bits below the format's last place           where the last place is the smallest subnormal
+        kept = (significand + half of the last place - 1 + (last bit kept)) >> drop
+
+    Args:
+        x: float16, float32 or float64, any shape; left as it is.
+        dtype: "float16", "bfloat16" or "float32".
+
+    Returns:
+        A new array of the format's type; bfloat16 is carried in float32. What rounds past the range is infinite, what
+        is at most half of the smallest subnormal is zero with its sign, and NaN stays NaN.
+
+    Raises:
+        TypeError: `x` is no such array.
+        ValueError: an unknown format.
+
+    Mirror:
+        `torch.Tensor.to`: the same bits for every float32 and every float16, and for float64 except where torch rounds
+        twice, which `torch_port.precision.cast_to_dtype` does not.
+
+    Example:
+        >>> cast_to_dtype(np.array([1e-8, 65519.99, 65520, 1 + 2**-11], np.float32), "float16").tolist()
+        [0.0, 65504.0, inf, 1.0]
+    """
+    _check_array("cast_to_dtype: x", x)
+    if not isinstance(dtype, str) or dtype not in CASTS:
+        raise ValueError(f"cast_to_dtype: dtype: expected one of {', '.join(CASTS)}, found {dtype!r}.")
+    form = FORMATS[dtype]
+    wide = x.astype(np.float64)
+    bits = wide.view(np.int64) & (2**63 - 1)
+    exponent = np.maximum(bits >> 52, 1) - 1075
+    significand = (bits & (2**52 - 1)) | ((bits >> 52 > 0).astype(np.int64) << 52)
+    drop = np.clip(np.maximum(53 - form.precision, form.smallest - exponent), 0, 54)
+    kept = (significand + (np.int64(1) << drop >> 1) - 1 + (significand >> drop & 1)) >> drop
+    size = np.ldexp(kept.astype(np.float64), exponent + drop)
+    size = np.where(size >= 2.0**form.largest, np.inf, size)
+    return np.asarray(np.where(np.isfinite(wide), np.copysign(size, wide), wide)).astype(STORAGE[dtype])
+
+
+CASTS = ("float16", "bfloat16", "float32")
+
+
+def detect_underflow(original: Array, casted: Array) -> Array:
+    """Where a cast made zero of a number that was none.
+
+    Args:
+        original: before the cast, any shape.
+        casted: after it, the same shape.
+
+    Returns:
+        bool, the shape.
+
+    Raises:
+        TypeError: an argument is no array of floats.
+        ValueError: the shapes differ.
+
+    Example:
+        >>> x = np.array([1e-8, 1.0, 0.0], np.float32)
+        >>> detect_underflow(x, cast_to_dtype(x, "float16"))
+        array([ True, False, False])
+    """
+    _check_array("detect_underflow: original", original)
+    _check_array("detect_underflow: casted", casted)
+    if original.shape != casted.shape:
+        raise ValueError(f"detect_underflow: expected one shape, found {original.shape} and {casted.shape}.")
+    return np.asarray((original != 0) & (casted == 0))
+
+
+def detect_overflow(casted: Array) -> Array:
+    """Where a cast number is infinite.
+
+    Args:
+        casted: after a cast, any shape.
+
+    Returns:
+        bool, the shape.
+
+    Raises:
+        TypeError: no array of floats.
+
+    Example:
+        >>> detect_overflow(cast_to_dtype(np.array([65504, 65520, -1e30], np.float32), "float16"))
+        array([False,  True,  True])
+    """
+    _check_array("detect_overflow: casted", casted)
+    return np.asarray(np.isinf(casted))
 
 
 class ScalerState(NamedTuple):
@@ -52,15 +163,19 @@ def scale_loss(loss: Loss, scale: float) -> Loss:
 
     Args:
         loss: a number, or an array without axes; in float16 it becomes float32, the scale's type, as in torch.
-        scale: of the state.
+        scale: of the state, >= 0.
 
     Returns:
         The product, a new object.
+
+    Raises:
+        ValueError: a scale that is negative, infinite or NaN.
 
     Example:
         >>> scale_loss(0.5, 1024.0)
         512.0
     """
+    check_scale("scale_loss", scale)
     # As a float32 scalar: NumPy would take a plain number to float16, where 2**16 is infinite.
     with np.errstate(all="ignore"):  # an overflow is what `has_inf_or_nan` is for
         return loss * (scale if isinstance(loss, (int, float)) else np.float32(scale))  # type: ignore[no-any-return]
@@ -74,10 +189,13 @@ def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
 
     Args:
         gradients: arrays of any shapes, in a list or by name; left as they are.
-        scale: of the state.
+        scale: of the state, >= 0.
 
     Returns:
         New arrays of the same shapes and types.
+
+    Raises:
+        ValueError: a scale that is negative, infinite or NaN.
 
     Source:
         `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two.
@@ -86,6 +204,7 @@ def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
         >>> unscale_gradients([np.array([1024, 2048], np.float32)], 1024.0)
         [array([1., 2.], dtype=float32)]
     """
+    check_scale("unscale_gradients", scale)
     with np.errstate(all="ignore"):  # a scale of 0 has an infinite inverse
         inverse = np.float32(np.float64(1) / np.float64(scale))
         if isinstance(gradients, dict):
@@ -155,6 +274,89 @@ def scaler_step(
     return ScalerState(candidate if np.isfinite(candidate) else state.scale, 0)
 
 
+def faults_of_scaler(state: ScalerState) -> list[str]:
+    """What a scaler could not go on from, a line each.
+
+    Args:
+        state: of any values.
+
+    Returns:
+        No line where the scale is a finite float32 number >= 0 and the tracker an int from 0 to 2**31 - 1.
+    """
+    faults, (scale, tracker) = [], state
+    if type(scale) is not float or not 0 <= scale < np.inf or _float32(scale) != scale:
+        faults.append(f"scaler/scale: expected a finite float32 number >= 0, found {scale!r}")
+    if type(tracker) is not int or not 0 <= tracker < 2**31:
+        faults.append(f"scaler/growth_tracker: expected an int from 0 to {2**31 - 1}, found {tracker!r}")
+    return faults
+
+
+def encode_scaler(
+    state: ScalerState | None,
+    *,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 2000,
+) -> dict[str, Any]:
+    """The five entries of the stock scaler's state dict; none for a disabled scaler, which has no state.
+
+    Args:
+        state: of an enabled scaler, or None.
+        growth_factor: as for `scaler_step`.
+        backoff_factor: likewise.
+        growth_interval: likewise.
+
+    Source:
+        `torch.amp.GradScaler.state_dict`, which loads it.
+
+    Example:
+        >>> encode_scaler(init_scaler())["scale"], encode_scaler(None)
+        (65536.0, {})
+    """
+    if state is None:
+        return {}
+    return {
+        "scale": state.scale,
+        "growth_factor": growth_factor,
+        "backoff_factor": backoff_factor,
+        "growth_interval": growth_interval,
+        "_growth_tracker": state.growth_tracker,
+    }
+
+
+def decode_scaler(values: Mapping[str, Any]) -> tuple[ScalerState, dict[str, Any]]:
+    """The state of an enabled scaler, and its settings, from a stock state dict; the inverse of `encode_scaler`.
+
+    Returns:
+        The state, its scale rounded to float32, and the settings as `scaler_step` takes them.
+
+    Raises:
+        ValueError: an empty dict, which a disabled scaler leaves; missing entries; values out of their ranges.
+
+    Source:
+        `torch.amp.GradScaler.load_state_dict`, which takes any values and refuses the empty dict alone.
+
+    Example:
+        >>> decode_scaler(encode_scaler(ScalerState(8.0, 3), growth_interval=5))[0]
+        ScalerState(scale=8.0, growth_tracker=3)
+    """
+    if not values:
+        raise ValueError(
+            "decode_scaler: expected the state of an enabled scaler, found the empty one of a disabled scaler. Save "
+            "with loss scaling enabled, or start with init_scaler."
+        )
+    names = ("growth_factor", "backoff_factor", "growth_interval")
+    if missing := sorted({"scale", "_growth_tracker", *names} - values.keys()):
+        raise ValueError(f"decode_scaler: missing {', '.join(missing)}; a scaler goes on with five entries.")
+    scale = values["scale"]
+    state = ScalerState(_float32(scale) if type(scale) in (int, float) else scale, values["_growth_tracker"])
+    if faults := faults_of_scaler(state):
+        raise ValueError(f"decode_scaler: {'; '.join(faults)}.")
+    settings = {name: values[name] for name in names}
+    scaler_step(state, False, **settings)  # refuses settings out of their ranges
+    return state, settings
+
+
 def _float32(value: float) -> float:
     """The nearest float32 number, as a Python float; infinite where float32 is."""
     with np.errstate(all="ignore"):
@@ -164,3 +366,16 @@ def _float32(value: float) -> float:
 def _times(g: Array, inverse: np.float32) -> Array:
     """The product in the wider of the two types, rounded to the gradient's own."""
     return np.asarray(g * inverse).astype(g.dtype, copy=False)
+
+
+def check_scale(where: str, scale: float) -> None:
+    """Refuse what no scaler's state holds; 0 is where a scale ends that shrinks for ever."""
+    if not 0 <= scale < np.inf:
+        raise ValueError(f"{where}: scale: expected a finite number >= 0, found {scale!r}.")
+
+
+def _check_array(where: str, x: object) -> None:
+    """Refuse what is no array of floats; lists and whole numbers have no format that could be compared."""
+    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype not in (np.float16, np.float32, np.float64):
+        found = f"{x.dtype} array" if isinstance(x, np.ndarray) else type(x).__name__
+        raise TypeError(f"{where}: expected an array of float16, float32 or float64, found {found}.")
