@@ -2,18 +2,22 @@
 
 Sizes: B batch, D inputs, H hidden, C classes. A hidden layer is linear, batch normalisation if wanted, ReLU, dropout;
 the last layer is linear. Weights have PyTorch's layout, (outputs, inputs). Dropout masks are drawn outside and handed
-in, so that a forward pass consumes no randomness. Everything works in the type of the arrays it is given.
+in, so that a forward pass consumes no randomness. Everything works in the type of the arrays it is given, but for what
+`forward` is told to compute in a format of 16 bits.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpy_ref import arithmetic
 from numpy_ref.arithmetic import Arithmetic
 from numpy_ref.rng import draw_bernoulli, draw_uniform
+from numpy_ref.rounding import STORAGE, cast
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -88,13 +92,15 @@ class LayerCache(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What the backward pass needs of a forward pass."""
+    """What the backward pass needs of a forward pass through some of the layers."""
 
-    hidden: list[LayerCache]
-    last: Array  # (B, H) input of the last layer
-    masks: list[Array]
-    scale: float  # factor of the units that stay
+    layers: range
+    hidden: list[LayerCache]  # of the hidden ones among them
+    last: Array  # (B, H) input of the last layer; of layers before it, their output
+    masks: list[Array]  # of all hidden layers
+    scale: Array  # factor of the units that stay, without axes
     training: bool
+    precision: str | None
 
 
 def forward(
@@ -105,6 +111,7 @@ def forward(
     training: bool,
     masks: Sequence[Array] = (),
     dropout: float = 0.0,
+    precision: str | None = None,
 ) -> tuple[Array, Cache, Arrays]:
     """Logits of a batch.
 
@@ -119,25 +126,53 @@ def forward(
         training: normalise with the batch's statistics and drop units; else with the running ones, nothing dropped.
         masks: one (B, H) a hidden layer, or none.
         dropout: the share the masks drop.
+        precision: the format of everything from a linear layer to the next: inputs, copies of weights, outputs, and the
+            gradients by them, each rounded to it. Weights, batch normalisation and logits keep the model's type.
+            Default is that type throughout.
 
     Returns:
         logits (B, C); the cache for `backward`; batch normalisation's new buffers (none outside training).
     """
+    x = rounded(x, precision)
+    layers = range(depth_of(model))
+    return forward_layers(model, x, ops, layers, training=training, masks=masks, dropout=dropout, precision=precision)
+
+
+def forward_layers(
+    model: Mapping[str, Array],
+    x: Array,
+    ops: Arithmetic,
+    layers: range,
+    *,
+    training: bool,
+    masks: Sequence[Array] = (),
+    dropout: float = 0.0,
+    precision: str | None = None,
+) -> tuple[Array, Cache, Arrays]:
+    """`forward` through consecutive layers, from the first one's input to the output of the last of them."""
     hidden, buffers = [], {}
     masks = list(masks) if training else []
-    scale = 1 / (1 - dropout)
-    depth = depth_of(model)
-    for i in range(depth - 1):
-        z = _linear(model, i, x, ops)
+    depth, kind = depth_of(model), model["layer0.weight"].dtype
+    scale = rounded(np.asarray(1 / (1 - dropout), kind), precision)
+    for i in layers:
+        if i == depth - 1:
+            break
+        z = _linear(model, i, x, ops, precision)
         x_hat = inverse_std = None
         if f"norm{i}.weight" in model:
-            z, x_hat, inverse_std, new = _normalise(model, f"norm{i}", z, ops, training=training)
+            z, x_hat, inverse_std, new = _normalise(
+                model, f"norm{i}", z.astype(kind, copy=False), ops, training=training
+            )
+            z = rounded(z, precision)
             buffers.update(new)
         hidden.append(LayerCache(x, z, x_hat, inverse_std))
         x = np.where(z <= 0, z.dtype.type(0), z)  # +0 for either zero, and NaN stays
         if masks:
-            x = np.where(masks[i], x * x.dtype.type(scale), x.dtype.type(0))
-    return _linear(model, depth - 1, x, ops), Cache(hidden, x, masks, scale, training), buffers
+            x = np.where(masks[i], rounded(x * scale, precision), x.dtype.type(0))
+    cache = Cache(layers, hidden, x, masks, scale, training, precision)
+    if depth - 1 in layers:
+        x = _linear(model, depth - 1, x, ops, precision).astype(kind, copy=False)
+    return x, cache, buffers
 
 
 def cross_entropy(logits: Array, labels: Array, ops: Arithmetic, *, count: int) -> tuple[Array, Array]:
@@ -183,25 +218,44 @@ def backward(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithme
     Returns:
         name to array, the names and shapes of `parameters(model)`.
     """
-    real, last = grad.dtype.type, len(cache.hidden)
-    grads = _linear_gradients(last, cache.last, grad, ops)
-    for i in reversed(range(last)):
-        layer = cache.hidden[i]
-        grad = ops.matmul(grad, model[f"layer{i + 1}.weight"])
+    grads, _ = backward_layers(model, cache, rounded(grad, cache.precision), ops)
+    return {name: grads[name] for name in parameters(model)}
+
+
+def backward_layers(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithmetic) -> tuple[Arrays, Array]:
+    """`backward` through the layers of a cache.
+
+    Args:
+        model: the arrays of the forward pass.
+        cache: of a pass through consecutive layers.
+        grad: the gradient by what the linear layer after them gives; with the last layer among them, by the logits.
+        ops: the arithmetic.
+
+    Returns:
+        Gradients by the parameters of these layers; the gradient by what the first one's linear layer gives.
+    """
+    grads: Arrays = {}
+    depth, inner = depth_of(model), _in_precision(ops, cache.precision)
+    if depth - 1 in cache.layers:
+        grads = _linear_gradients(model, depth - 1, cache.last, grad, inner)
+    real = grad.dtype.type
+    for i, layer in reversed(list(zip(cache.layers, cache.hidden, strict=False))):
+        grad = inner.matmul(grad, rounded(model[f"layer{i + 1}.weight"], cache.precision))
         if cache.masks:
-            grad = np.where(cache.masks[i], grad * real(cache.scale), real(0))
+            grad = np.where(cache.masks[i], rounded(grad * cache.scale, cache.precision), real(0))
         grad = np.where(layer.z <= 0, real(0), grad)
         if layer.x_hat is not None and layer.inverse_std is not None:
+            grad = grad.astype(layer.x_hat.dtype, copy=False)
             grads[f"norm{i}.weight"] = ops.sum(grad * layer.x_hat, axis=0)
             grads[f"norm{i}.bias"] = ops.sum(grad, axis=0)
             grad = grad * model[f"norm{i}.weight"]
             if cache.training:  # the batch's statistics depend on every sample
-                batch = real(len(grad))
+                batch = grad.dtype.type(len(grad))
                 mean, slope = ops.sum(grad, axis=0) / batch, ops.sum(grad * layer.x_hat, axis=0) / batch
                 grad = (grad - mean) - layer.x_hat * slope
-            grad = grad * layer.inverse_std
-        grads |= _linear_gradients(i, layer.x, grad, ops)
-    return {name: grads[name] for name in parameters(model)}
+            grad = rounded(grad * layer.inverse_std, cache.precision)
+        grads |= _linear_gradients(model, i, layer.x, grad, inner)
+    return grads, grad
 
 
 def depth_of(model: Mapping[str, Array]) -> int:
@@ -209,12 +263,37 @@ def depth_of(model: Mapping[str, Array]) -> int:
     return sum(name.startswith("layer") and name.endswith(".weight") for name in model)
 
 
-def _linear(model: Mapping[str, Array], i: int, x: Array, ops: Arithmetic) -> Array:
-    return ops.matmul(x, model[f"layer{i}.weight"].T) + model[f"layer{i}.bias"]
+def rounded(x: Array, precision: str | None) -> Array:
+    """The array in a format; itself where it is in it already, or where none is given."""
+    if precision is None or (precision != "bfloat16" and x.dtype == STORAGE[precision]):
+        return x
+    return np.asarray(cast(x, precision))
 
 
-def _linear_gradients(i: int, x: Array, grad: Array, ops: Arithmetic) -> Arrays:
-    return {f"layer{i}.weight": ops.matmul(grad.T, x), f"layer{i}.bias": ops.sum(grad, axis=0)}
+def _in_precision(ops: Arithmetic, precision: str | None) -> Arithmetic:
+    """The arithmetic whose products and sums end in a format of 16 bits, rounded once; native ones through float32."""
+    if precision in (None, "float32"):
+        return ops
+    if ops.name == "reproducible":
+        return ops._replace(
+            matmul=partial(arithmetic.matmul, kind=precision), sum=partial(arithmetic.sum, kind=precision)
+        )
+    wide = partial(np.asarray, dtype=np.float32)
+    return ops._replace(
+        matmul=lambda a, b: rounded(ops.matmul(wide(a), wide(b)), precision),
+        sum=lambda a, **axes: rounded(np.asarray(ops.sum(wide(a), **axes)), precision),
+    )
+
+
+def _linear(model: Mapping[str, Array], i: int, x: Array, ops: Arithmetic, precision: str | None) -> Array:
+    weight, bias = (rounded(model[f"layer{i}.{name}"], precision) for name in ("weight", "bias"))
+    return rounded(_in_precision(ops, precision).matmul(x, weight.T) + bias, precision)
+
+
+def _linear_gradients(model: Mapping[str, Array], i: int, x: Array, grad: Array, ops: Arithmetic) -> Arrays:
+    kind = model[f"layer{i}.weight"].dtype
+    by_weight, by_bias = ops.matmul(grad.T, x), ops.sum(grad, axis=0)
+    return {f"layer{i}.weight": by_weight.astype(kind, copy=False), f"layer{i}.bias": by_bias.astype(kind, copy=False)}
 
 
 def _normalise(

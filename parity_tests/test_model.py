@@ -91,18 +91,18 @@ def test_gradients_equal_central_differences(hidden, batch_norm, training, dropo
 
 
 GATE = "grad = np.where(layer.z <= 0, real(0), grad)"
-MASK = "np.where(cache.masks[i], grad * real(cache.scale), real(0))"
+MASK = "np.where(cache.masks[i], rounded(grad * cache.scale, cache.precision), real(0))"
 TERMS = "(grad - mean) - layer.x_hat * slope"
 LEFT_OUT = {
     "scale of dropout": (MASK, "np.where(cache.masks[i], grad, real(0))", ((5, 4), False, True, True)),
-    "mask": (MASK, "grad * real(cache.scale)", ((5,), False, True, True)),
+    "mask": (MASK, "grad * cache.scale", ((5,), False, True, True)),
     "gate": (GATE, "grad = grad + 0", ((5, 4), False, True, False)),
     "gate after normalisation": (GATE, "grad = grad + 0", ((5,), True, False, False)),
     "mean": (TERMS, "grad - layer.x_hat * slope", ((5, 4), True, True, False)),
     "slope": (TERMS, "grad - mean", ((5,), True, True, False)),
     "both": ("if cache.training:", "if False:", ((5,), True, True, False)),
     "both, where none belongs": ("if cache.training:", "if True:", ((5,), True, False, False)),
-    "standard deviation": ("grad = grad * layer.inverse_std", "grad = grad * 1", ((5, 4), True, True, True)),
+    "standard deviation": ("rounded(grad * layer.inverse_std, cache.precision)", "grad", ((5, 4), True, True, True)),
     "gamma": ('grad = grad * model[f"norm{i}.weight"]', "grad = grad * 1", ((5,), True, True, False)),
     "count": ("real(count)), grad / real(count)", "real(count)), grad", ((), False, True, False)),
     "label": ("= grad[rows, labels] - real(1)", "= grad[rows, labels]", ((), False, True, False)),

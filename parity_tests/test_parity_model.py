@@ -120,8 +120,8 @@ FAULTS = {
         "x_hat = (z - mean) / ops.sqrt(var + _real(NORM_EPS, z))",
     ),
     "dropout scaled after": (
-        "torch.where(masks[i], x * _real(self.scale, x)",
-        "torch.where(masks[i], x / _real(1 / self.scale, x)",
+        "torch.where(masks[i], x * scale",
+        "torch.where(masks[i], x / (1 / scale)",
     ),
     "loss by the batch": ("return ops.sum(losses) / number", "return ops.sum(losses) / len(losses)"),
     "gradient by a product": ("save_for_backward(grad / number)", "save_for_backward(grad * (1 / number))"),

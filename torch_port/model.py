@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from numpy_ref.model import NORM_EPS, NORM_MOMENTUM
 from torch_port.arithmetic import REPRODUCIBLE, Arithmetic
 from torch_port.rng import draw_bernoulli, draw_uniform
+from torch_port.rounding import STORAGE
 
 
 class Linear(nn.Linear):
@@ -34,8 +35,8 @@ class Linear(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Give x W^T + b, (B, D) to (B, H)."""
-        return _apply(_Linear, x, self.weight, self.bias, self.ops)
+        """Give x W^T + b, (B, D) to (B, H), in the type of x; weights of another one are copied to it."""
+        return _apply(_Linear, x, self.weight.to(x.dtype), self.bias.to(x.dtype), self.ops)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -46,13 +47,18 @@ class BatchNorm(nn.BatchNorm1d):
         self.ops = ops
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        """(z - mean) / std weight + bias; in training by the batch's statistics, which move the running ones."""
+        """(z - mean) / std weight + bias; in training by the batch's statistics, which move the running ones.
+
+        Not those of a module whose `track_running_stats` is off: its statistics stay as they are.
+        """
         mean, var = running_mean, running_var = self.get_buffer("running_mean"), self.get_buffer("running_var")
         batches = self.get_buffer("num_batches_tracked")
         if self.training:
             with torch.no_grad():
                 mean, squares = _statistics(z, self.ops)
                 var = squares / _real(len(z), z)
+        if self.training and self.track_running_stats:
+            with torch.no_grad():
                 keep, take = _real(1 - NORM_MOMENTUM, z), _real(NORM_MOMENTUM, z)
                 running_mean.copy_(keep * running_mean + take * mean)
                 running_var.copy_(keep * running_var + take * (squares / _real(len(z) - 1, z)))
@@ -69,6 +75,8 @@ class MLP(nn.Module):
         classes: C.
         batch_norm: add `norm{i}` after each hidden layer.
         dropout: the share that the masks drop.
+        precision: the format of everything from a linear layer to the next: inputs, copies of weights, outputs, and the
+            gradients by them. Weights, batch normalisation and logits keep the model's type. Default is that type.
         ops: the arithmetic.
     """
 
@@ -80,10 +88,12 @@ class MLP(nn.Module):
         *,
         batch_norm: bool = False,
         dropout: float = 0.0,
+        precision: str | None = None,
         ops: Arithmetic = REPRODUCIBLE,
     ) -> None:
         super().__init__()
-        self.depth, self.scale = len(hidden) + 1, 1 / (1 - dropout)
+        self.depth, self.dropout, self.precision = len(hidden) + 1, dropout, precision
+        self.scale = 1 / (1 - dropout)
         for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
             self.add_module(f"layer{i}", Linear(fan_in, fan_out, ops=ops))
             if batch_norm and i < len(hidden):
@@ -100,22 +110,39 @@ class MLP(nn.Module):
         Raises:
             ValueError: another number of masks, which would drop nothing, or too little.
         """
-        expected = self.depth - 1 if self.training and self.scale != 1 else 0
+        self.check_masks(masks)
+        x = x if self.precision is None else x.to(STORAGE[self.precision])
+        return self.forward_layers(x, masks, range(self.depth))
+
+    def forward_layers(self, x: torch.Tensor, masks: Sequence[torch.Tensor], layers: range) -> torch.Tensor:
+        """`forward` through consecutive layers, from the first one's input to the output of the last of them."""
+        kind = next(self.parameters()).dtype
+        scale = torch.tensor(self.scale, dtype=kind, device=x.device).to(x.dtype)
+        for i in layers:
+            z = self.get_submodule(f"layer{i}")(x)
+            if i == self.depth - 1:
+                x = z.to(kind)
+                break
+            if hasattr(self, f"norm{i}"):
+                z = self.get_submodule(f"norm{i}")(z.to(kind)).to(z.dtype)
+            x = torch.where(z <= 0, torch.zeros_like(z), z)  # +0 for either zero, and NaN stays
+            if self.drops:
+                x = torch.where(masks[i], x * scale, torch.zeros_like(x))
+        return x
+
+    @property
+    def drops(self) -> bool:
+        """Whether a forward pass takes masks."""
+        return self.training and self.scale != 1
+
+    def check_masks(self, masks: Sequence[torch.Tensor]) -> None:
+        """Refuse another number of masks than the model's mode asks for; see `forward`."""
+        expected = self.depth - 1 if self.drops else 0
         if len(masks) != expected and self.training:
             raise ValueError(
                 f"MLP: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
                 "Draw them with draw_masks, or switch to model.eval()."
             )
-        layers = dict(self.named_children())
-        for i in range(self.depth - 1):
-            z = layers[f"layer{i}"](x)
-            if f"norm{i}" in layers:
-                z = layers[f"norm{i}"](z)
-            x = torch.where(z <= 0, torch.zeros_like(z), z)  # +0 for either zero, and NaN stays
-            if expected:
-                x = torch.where(masks[i], x * _real(self.scale, x), torch.zeros_like(x))
-        logits: torch.Tensor = layers[f"layer{self.depth - 1}"](x)
-        return logits
 
 
 def init_model(generator: torch.Generator, inputs: int, hidden: Sequence[int], classes: int, **settings: Any) -> MLP:

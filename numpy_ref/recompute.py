@@ -1,0 +1,168 @@
+"""Gradient checkpointing: keep only the inputs of segments, and compute the rest again in the backward pass.
+
+The layers are cut into consecutive segments. The forward pass forgets what lies within them, so between the passes an
+activation a segment is kept instead of several a layer; the backward pass computes one segment after the other again,
+from its input. The gradients are those of the plain backward pass, bit for bit, since the same numbers come again.
+
+They come again only if nothing is drawn anew. Dropout masks are either drawn outside and handed in, and kept; or drawn
+within from a generator, and then the stream's state at the start of each segment is kept instead, and drawn from again
+without moving the generator. Batch normalisation's running statistics are moved by the forward pass alone.
+
+With n layers of one size, about sqrt(n) segments keep the least: as many inputs as a segment has layers.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpy_ref import model as network
+from numpy_ref.arithmetic import Arithmetic
+from numpy_ref.checks import whole_number
+from numpy_ref.rng import StreamState, generator_from, stream_state
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+
+
+def square_root_rule(layers: int) -> int:
+    """The number of segments that keeps the least: the whole number nearest to the square root of the layers.
+
+    Example:
+        >>> [square_root_rule(n) for n in (1, 3, 16, 100)]
+        [1, 2, 4, 10]
+    """
+    root = isqrt(whole_number("square_root_rule: layers", layers, 1, 2**31))
+    return root + (layers > root * (root + 1))
+
+
+def segments_of(layers: int, segments: int) -> list[range]:
+    """Consecutive ranges of layers, as even as possible, the longer ones first.
+
+    Args:
+        layers: >= 1.
+        segments: from 1 to `layers`.
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+        >>> segments_of(5, 2)
+        [range(0, 3), range(3, 5)]
+    """
+    layers = whole_number("segments_of: layers", layers, 1, 2**31)
+    segments = whole_number("segments_of: segments", segments, 1, layers + 1)
+    size, longer = divmod(layers, segments)
+    starts = [size * s + min(s, longer) for s in range(segments + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+class Kept(NamedTuple):
+    """What the forward pass keeps for the backward pass."""
+
+    segments: list[range]
+    inputs: list[Array]  # of each segment, (B, H before it)
+    masks: list[Array]  # of each hidden layer, (B, H); none where they are drawn again
+    streams: list[StreamState]  # where they are drawn again: the stream at the start of each segment
+    training: bool
+    dropout: float
+    precision: str | None
+
+
+def forward(
+    model: Mapping[str, Array],
+    x: Array,
+    ops: Arithmetic,
+    *,
+    segments: int,
+    training: bool,
+    masks: Sequence[Array] = (),
+    generator: np.random.Generator | None = None,
+    dropout: float = 0.0,
+    precision: str | None = None,
+) -> tuple[Array, Kept, Arrays]:
+    """`model.forward`, which keeps the inputs of segments only.
+
+    Args:
+        model: as `init_model` makes it.
+        x: (B, D).
+        ops: the arithmetic.
+        segments: from 1, which keeps `x` alone, to the number of linear layers.
+        training: as for `model.forward`.
+        masks: one (B, H) a hidden layer, or none.
+        generator: draws the masks, layer by layer, in place of `masks`; advanced.
+        dropout: the share the masks drop.
+        precision: as for `model.forward`.
+
+    Returns:
+        logits (B, C); what `backward` needs; batch normalisation's new buffers.
+
+    Raises:
+        ValueError: `segments` out of its range, or both masks and a generator.
+
+    Mirror:
+        `torch_port.recompute.forward`, the same bits under reproducible arithmetic.
+    """
+    if generator is not None and len(masks):
+        raise ValueError("recompute.forward: expected masks or a generator that draws them, found both.")
+    depth = network.depth_of(model)
+    kept = Kept(segments_of(depth, segments), [], list(masks) if training else [], [], training, dropout, precision)
+    buffers: Arrays = {}
+    x = network.rounded(x, precision)
+    for layers in kept.segments:
+        kept.inputs.append(x)
+        if generator is not None:
+            kept.streams.append(stream_state(generator))
+            masks = _drawn(model, layers, generator, kept, len(x))
+        x, _, new = network.forward_layers(
+            model, x, ops, layers, training=training, masks=masks, dropout=dropout, precision=precision
+        )
+        buffers |= new
+    return x, kept, buffers
+
+
+def backward(model: Mapping[str, Array], kept: Kept, grad: Array, ops: Arithmetic) -> Arrays:
+    """`model.backward`, which computes the segments again, the last one first.
+
+    Args:
+        model: the arrays of the forward pass.
+        kept: of the forward pass.
+        grad: (B, C), the gradient by the logits.
+        ops: the arithmetic.
+
+    Returns:
+        name to array, the names and shapes of `parameters(model)`, the bits of the plain backward pass.
+    """
+    grads: Arrays = {}
+    grad = network.rounded(grad, kept.precision)
+    for s, layers in reversed(list(enumerate(kept.segments))):
+        masks = kept.masks
+        if kept.streams:
+            masks = _drawn(model, layers, generator_from(kept.streams[s]), kept, len(grad))
+        hidden = range(layers.start, min(layers.stop, network.depth_of(model) - 1))
+        _, cache, _ = network.forward_layers(
+            model,
+            kept.inputs[s],
+            ops,
+            hidden,  # the logits are not needed again
+            training=kept.training,
+            masks=masks,
+            dropout=kept.dropout,
+            precision=kept.precision,
+        )
+        new, grad = network.backward_layers(model, cache._replace(layers=layers), grad, ops)
+        grads |= new
+    return {name: grads[name] for name in network.parameters(model)}
+
+
+def _drawn(
+    model: Mapping[str, Array], layers: range, generator: np.random.Generator, kept: Kept, batch: int
+) -> list[Array]:
+    """Masks of the hidden layers of a segment, drawn now; those before them are not looked at."""
+    if not kept.training:
+        return []
+    sizes = [len(model[f"layer{i}.bias"]) for i in layers if i < network.depth_of(model) - 1]
+    none = np.zeros(0, bool)
+    return [none] * layers.start + network.draw_masks(generator, sizes, batch, kept.dropout) if kept.dropout else []
