@@ -408,6 +408,20 @@ ROWS = (
         "parity_tests/test_stock.py::test_stock_linear_lies_within_its_row",
         Tolerance(relative=67 * U, absolute=0.0),
     ),
+    *(
+        Row(
+            f"stock autocast, {precision}",
+            f"torch_port.model.Linear (reproducible) on inputs in {precision}, output and gradients, with "
+            "torch.nn.Linear in torch.autocast",
+            "on the CPU; float32 inputs, weights and gradients between 1/2 and 1, cast; sums of at most 64 products",
+            "within",
+            f"the casts are the same; then {unit}, half the distance of numbers just above 1, three times: a stock "
+            "result is rounded once, with its bias, ours before the bias too. A stock sum adds 64 U, its bias 1",
+            "parity_tests/test_stock.py::test_stock_autocast_lies_within_its_row",
+            Tolerance(relative=3 * size + 65 * U, absolute=0.0),
+        )
+        for precision, unit, size in (("float16", "2**-11", 2.0**-11), ("bfloat16", "2**-8", 2.0**-8))
+    ),
     Row(
         "stock BatchNorm1d",
         "torch_port.model.BatchNorm (reproducible) in training, output, gradients and running statistics, with "

@@ -26,6 +26,7 @@ from numpy_ref.container import (
 )
 from numpy_ref.data import Dataset
 from numpy_ref.durable import replace_file
+from numpy_ref.precision import ScalerState, faults_of_scaler
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
 from numpy_ref.tree import copy_tree, flatten, printable, structure_faults, unflatten
@@ -334,8 +335,17 @@ def _check_values(path: Path, config: RunConfig, state: RunState, step: int, adv
     counts |= {"data/epoch": state.data.epoch, "data/consumed": state.data.consumed, "best/step": state.best.step}
     faults += [f"{name}: expected >= 0, found {value}" for name, value in counts.items() if value < 0]
     faults += [f"{name}: expected below 2**63" for name, value in counts.items() if value >= 2**63]
-    faults += [f"{name}: expected {step} as in the manifest, found {counts[name]}"
-               for name in ("step", "optimizer/t", "schedule/tick") if counts[name] != step]  # fmt: skip
+    updates = state.optimizer.t if config.scales_loss else step  # with a scaler, some steps were skipped
+    wanted = {"step": step, "optimizer/t": updates, "schedule/tick": updates}
+    faults += [f"{name}: expected {n} as {'in the manifest' if n == step else 'optimizer/t'}, found {counts[name]}"
+               for name, n in wanted.items() if counts[name] != n]  # fmt: skip
+    if updates > step:
+        faults.append(f"optimizer/t: expected at most the step {step}, found {updates}")
+    if isinstance(state.scaler, ScalerState):
+        faults += faults_of_scaler(state.scaler)
+        end = min(config.growth_interval - 1, updates)
+        if not faults and state.scaler.growth_tracker > end:
+            faults.append(f"scaler/growth_tracker: expected at most {end}, found {state.scaler.growth_tracker}")
     if state.best.step > state.step:
         faults.append(f"best/step: expected at most {state.step}, found {state.best.step}")
     if not faults:

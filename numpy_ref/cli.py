@@ -158,6 +158,10 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     diff.add_argument("a", type=Path)
     diff.add_argument("b", type=Path)
 
+    span = verb("range", _range, "what formats of 16 bits hold, and what they lose of gradients", "--scale 1024")
+    span.add_argument("--steps", type=_whole, default=200, help="of a run on the digits (default: %(default)s)")
+    span.add_argument("--scale", type=float, default=2.0**16, help="of the loss (default: %(default)s)")
+
     text = "the declared table: what matches bitwise, within, never"
     boundary = verb("boundary", partial(_boundary, impl), text, "--json")
     names, text = [row.name for row in ROWS], "only this row; may be given several times"
@@ -538,6 +542,17 @@ def _apart(a: Checkpoint, b: Checkpoint) -> list[tuple[str, str, str]]:
 
 def _state(checkpoint: Checkpoint) -> Any:
     return {"model": checkpoint.model} if checkpoint.state is None else checkpoint.state
+
+
+def _range(options: argparse.Namespace) -> int:
+    from numpy_ref import number_line  # here, so that help starts fast
+
+    result = number_line.run_range(steps=options.steps, scale=options.scale)
+    if options.json:
+        say_json(result.as_json())
+    else:
+        say("\n".join(number_line.lines(result)))
+    return HOLDS
 
 
 def _boundary(impl: Any, options: argparse.Namespace) -> int:

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from numpy_ref.precision import CASTS
+
 ABOVE_ZERO = 2.0**-150  # the largest number that float32 rounds to zero; as a lower end it is excluded
+ABOVE_ONE = 1 + 2.0**-52  # the smallest number above 1
 FLOAT32_END = 2.0**128 * (1 - 2.0**-25)  # the smallest that it rounds to infinity
 
 
@@ -21,12 +24,16 @@ def _field(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
+LATER = {"precision", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "recompute_segments"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The settings of a run. Frozen and checked when made; a checkpoint carries them.
 
-    Steps are completed updates. One step consumes `batch_size * accumulation` samples, fewer at the end of an epoch,
-    and its loss is the mean over the samples it really consumed.
+    A step is a completed update, or in float16 one that was skipped because a gradient overflowed. It consumes
+    `batch_size * accumulation` samples, fewer at the end of an epoch, and its loss is the mean over the samples it
+    really consumed.
 
     Raises:
         ValueError: fields out of range, all of them in one message, or fields that contradict each other.
@@ -65,6 +72,16 @@ class RunConfig:
     total_steps: int = _field(1000, "warmup_cosine: step at which the rate reaches zero", low=1)
     evaluate_every: int = _field(25, "steps between evaluations, which keep the best weights so far", low=1)
     arithmetic: str = _field("reproducible", "whose sums and functions", choices=("reproducible", "native"))
+    precision: str = _field("float32", "format in which layers compute; weights stay float32", choices=CASTS)
+    init_scale: float = _field(2.0**16, "float16: scale of the loss at the start", low=ABOVE_ZERO)
+    growth_factor: float = _field(2.0, "float16: factor by which the scale grows", low=ABOVE_ONE)
+    backoff_factor: float = _field(
+        0.5, "float16: factor by which an overflow shrinks the scale", low=ABOVE_ZERO, high=1
+    )
+    growth_interval: int = _field(2000, "float16: updates without an overflow before the scale grows", low=1)
+    recompute_segments: int = _field(
+        0, "segments of layers computed again in the backward pass; 0 keeps all activations"
+    )
 
     def __post_init__(self) -> None:
         faults, wrong_types = [], []
@@ -82,8 +99,15 @@ class RunConfig:
             faults.append("nesterov: needs momentum > 0 and dampening 0")
         if self.schedule == "warmup_cosine" and self.warmup_steps >= self.total_steps:
             faults.append(f"warmup_steps: expected less than total_steps {self.total_steps}, found {self.warmup_steps}")
+        if self.recompute_segments > (layers := len(self.hidden) + 1):
+            faults.append(f"recompute_segments: expected at most {layers} layers, found {self.recompute_segments}")
         if faults:
             raise ValueError("RunConfig: " + "; ".join(faults))
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether losses are scaled: float16 alone loses gradients that float32 has."""
+        return self.precision == "float16"
 
 
 def _plain(value: Any, kind: Any) -> Any:
@@ -115,7 +139,8 @@ def _out_of_range(field: dataclasses.Field[Any], value: Any) -> list[str]:
     for number in value if isinstance(value, tuple) else (value,):
         if not (low < number < high if open_below else low <= number < high):
             end = high if isinstance(number, int) else f"{high:.3g}"
-            bounds = f"{'0 <' if open_below else f'{low} <='} {field.name} < {end}"
+            start = "0 <" if open_below else "1 <" if low == ABOVE_ONE else f"{low} <="
+            bounds = f"{start} {field.name} < {end}"
             kind = " in float32" if isinstance(number, float) and high == FLOAT32_END else ""
             return [f"{field.name}: expected {bounds}{kind}, found {value!r}"]
     return []
@@ -129,11 +154,13 @@ def encode_config(config: RunConfig) -> dict[str, Any]:
 def decode_config(values: Mapping[str, Any]) -> RunConfig:
     """The configuration from JSON values.
 
+    Files written before a field of `LATER` existed lack it; its default is what their runs did.
+
     Raises:
         ValueError, TypeError: a field is unknown, missing, of another type or out of range.
     """
     names = {field.name for field in dataclasses.fields(RunConfig)}
-    unknown, missing = sorted(set(values) - names), sorted(names - set(values))
+    unknown, missing = sorted(set(values) - names), sorted(names - LATER - set(values))
     if unknown or missing:
         raise ValueError(f"RunConfig: unknown fields {unknown}, missing fields {missing}")
     return RunConfig(**values)

@@ -18,6 +18,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import Tolerance, Verdict, compare, is_below, paired_leaves
 from numpy_ref.optim import AdamState
+from numpy_ref.precision import ScalerState
 from numpy_ref.train import RunState, StepRecord
 from numpy_ref.tree import flatten, map_leaves
 
@@ -127,6 +128,21 @@ def _schedule_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: l
     )
 
 
+def _scaler_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
+    here, there = expected[0].state.scaler, found[0].state.scaler
+    if not (isinstance(here, ScalerState) and isinstance(there, ScalerState)):
+        return "losses are scaled on one side only"
+    text = f"the loss scale is {there.scale:g}, not {here.scale:g}"
+    if there.scale == here.scale:
+        counts = f"{there.growth_tracker} updates since it changed, not {here.growth_tracker}"
+        text = f"the loss scale grows at another step: {counts}"
+    records = [side[1].record for side in (expected, found) if len(side) > 1]
+    skipped = [record.skipped for record in records if record is not None]
+    if len(set(skipped)) == 2:
+        text += f": the next update was {'skipped' if skipped[1] else 'not skipped'}"
+    return text
+
+
 def _position_cause(expected: Sequence[Moment], found: Sequence[Moment], lost: list[str]) -> str:
     here, there = expected[0].state.data, found[0].state.data
     text = (
@@ -154,6 +170,7 @@ CAUSES: dict[str, Cause] = {
     "step": lambda e, f, lost: f"the step counter is {f[0].state.step}, not {e[0].state.step}",
     "optimizer": _optimizer_cause,
     "schedule": _schedule_cause,
+    "scaler": _scaler_cause,
     "data": _position_cause,
     "rng/order": _order_cause,
     "rng/dropout": lambda e, f, lost: "the dropout generator is not where it was: other units are dropped",

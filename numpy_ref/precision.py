@@ -178,7 +178,7 @@ def scale_loss(loss: Loss, scale: float) -> Loss:
     check_scale("scale_loss", scale)
     # As a float32 scalar: NumPy would take a plain number to float16, where 2**16 is infinite.
     with np.errstate(all="ignore"):  # an overflow is what `has_inf_or_nan` is for
-        return loss * (scale if isinstance(loss, (int, float)) else np.float32(scale))  # type: ignore[no-any-return]
+        return loss * (scale if type(loss) in (int, float) else np.float32(scale))  # type: ignore[no-any-return]
 
 
 def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:

@@ -8,7 +8,8 @@ They come again only if nothing is drawn anew. Dropout masks are either drawn ou
 within from a generator, and then the stream's state at the start of each segment is kept instead, and drawn from again
 without moving the generator. Batch normalisation's running statistics are moved by the forward pass alone.
 
-With n layers of one size, about sqrt(n) segments keep the least: as many inputs as a segment has layers.
+With n layers of one size, about sqrt(n) segments hold the least at the height of the backward pass: as many inputs as
+a segment has layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ Arrays = dict[str, Array]
 
 
 def square_root_rule(layers: int) -> int:
-    """The number of segments that keeps the least: the whole number nearest to the square root of the layers.
+    """The number of segments to take without a reason for another: the whole number nearest to sqrt(layers).
 
     Example:
         >>> [square_root_rule(n) for n in (1, 3, 16, 100)]
@@ -64,7 +65,7 @@ class Kept(NamedTuple):
 
     segments: list[range]
     inputs: list[Array]  # of each segment, (B, H before it)
-    masks: list[Array]  # of each hidden layer, (B, H); none where they are drawn again
+    masks: list[Array]  # of each hidden layer, (B, H); none where they are drawn again, or nothing is dropped
     streams: list[StreamState]  # where they are drawn again: the stream at the start of each segment
     training: bool
     dropout: float
@@ -92,7 +93,7 @@ def forward(
         segments: from 1, which keeps `x` alone, to the number of linear layers.
         training: as for `model.forward`.
         masks: one (B, H) a hidden layer, or none.
-        generator: draws the masks, layer by layer, in place of `masks`; advanced.
+        generator: draws the masks, layer by layer, in place of `masks`; advanced, but not outside training.
         dropout: the share the masks drop.
         precision: as for `model.forward`.
 
@@ -108,6 +109,8 @@ def forward(
     if generator is not None and len(masks):
         raise ValueError("recompute.forward: expected masks or a generator that draws them, found both.")
     depth = network.depth_of(model)
+    if not (training and dropout):
+        generator = None  # nothing to draw
     kept = Kept(segments_of(depth, segments), [], list(masks) if training else [], [], training, dropout, precision)
     buffers: Arrays = {}
     x = network.rounded(x, precision)
@@ -116,9 +119,10 @@ def forward(
         if generator is not None:
             kept.streams.append(stream_state(generator))
             masks = _drawn(model, layers, generator, kept, len(x))
-        x, _, new = network.forward_layers(
+        x, cache, new = network.forward_layers(
             model, x, ops, layers, training=training, masks=masks, dropout=dropout, precision=precision
         )
+        del cache  # before the next segment's is there
         buffers |= new
     return x, kept, buffers
 
@@ -137,32 +141,27 @@ def backward(model: Mapping[str, Array], kept: Kept, grad: Array, ops: Arithmeti
     """
     grads: Arrays = {}
     grad = network.rounded(grad, kept.precision)
-    for s, layers in reversed(list(enumerate(kept.segments))):
-        masks = kept.masks
-        if kept.streams:
-            masks = _drawn(model, layers, generator_from(kept.streams[s]), kept, len(grad))
-        hidden = range(layers.start, min(layers.stop, network.depth_of(model) - 1))
-        _, cache, _ = network.forward_layers(
-            model,
-            kept.inputs[s],
-            ops,
-            hidden,  # the logits are not needed again
-            training=kept.training,
-            masks=masks,
-            dropout=kept.dropout,
-            precision=kept.precision,
-        )
-        new, grad = network.backward_layers(model, cache._replace(layers=layers), grad, ops)
+    for s in reversed(range(len(kept.segments))):
+        new, grad = network.backward_layers(model, _cache_again(model, kept, s, ops), grad, ops)
         grads |= new
     return {name: grads[name] for name in network.parameters(model)}
+
+
+def _cache_again(model: Mapping[str, Array], kept: Kept, s: int, ops: Arithmetic) -> network.Cache:
+    """The cache of a segment, computed again from its input; the logits are not needed again."""
+    layers, x, masks = kept.segments[s], kept.inputs[s], kept.masks
+    if kept.streams:
+        masks = _drawn(model, layers, generator_from(kept.streams[s]), kept, len(x))
+    hidden = range(layers.start, min(layers.stop, network.depth_of(model) - 1))
+    _, cache, _ = network.forward_layers(
+        model, x, ops, hidden, training=kept.training, masks=masks, dropout=kept.dropout, precision=kept.precision
+    )
+    return cache._replace(layers=layers)
 
 
 def _drawn(
     model: Mapping[str, Array], layers: range, generator: np.random.Generator, kept: Kept, batch: int
 ) -> list[Array]:
     """Masks of the hidden layers of a segment, drawn now; those before them are not looked at."""
-    if not kept.training:
-        return []
     sizes = [len(model[f"layer{i}.bias"]) for i in layers if i < network.depth_of(model) - 1]
-    none = np.zeros(0, bool)
-    return [none] * layers.start + network.draw_masks(generator, sizes, batch, kept.dropout) if kept.dropout else []
+    return [np.zeros(0, bool)] * layers.start + network.draw_masks(generator, sizes, batch, kept.dropout)

@@ -6,16 +6,18 @@ continued from its state alone equals one that never stopped.
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpy_ref import data as data_module
 from numpy_ref import model as network
-from numpy_ref import optim
+from numpy_ref import optim, recompute
 from numpy_ref.arithmetic import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
+from numpy_ref.precision import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
 from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
 from numpy_ref.tree import copy_tree, flatten, structure_faults
 
@@ -37,6 +39,7 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
+Scaler = ScalerState | dict[str, Any]  # empty without loss scaling, as the stock scaler's state is
 
 
 class RngState(NamedTuple):
@@ -72,11 +75,12 @@ class RunState(NamedTuple):
         "train" or "eval", as in `torch.nn.Module`: in "eval" nothing is dropped and running statistics are used.
     """
 
-    step: int  # completed updates
+    step: int  # completed steps, skipped updates included
     mode: str
     model: Arrays
     optimizer: optim.AdamState | optim.SGDState
     schedule: optim.ScheduleState
+    scaler: Scaler
     rng: RngState
     data: Position
     best: Best
@@ -92,17 +96,19 @@ class Run(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Completed updates."""
+        """Completed steps."""
         return self.state.step
 
 
 class StepRecord(NamedTuple):
     """What a step did, for logs and comparisons; no part of the state."""
 
-    step: int  # completed updates, this one included
-    loss: float  # mean over the samples, before the update
+    step: int  # completed steps, this one included
+    loss: float  # mean over the samples, before the update, not scaled
     rate: float  # learning rate used
     samples: Array  # (B,) indices of the training samples, in the order consumed
+    scale: float = 1.0  # of the loss
+    skipped: bool = False  # a scaled gradient was infinite or NaN: no update, and no tick of the schedule
 
 
 class Evaluation(NamedTuple):
@@ -148,6 +154,7 @@ def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
             warmup_steps=config.warmup_steps,
             total_steps=config.total_steps,
         ),
+        scaler=init_scaler(init_scale=config.init_scale) if config.scales_loss else {},
         rng=RngState(init_stream(config.seed, "order"), init_stream(config.seed, "dropout")),
         data=Position(0, 0),
         best=Best(float("inf"), 0, best),
@@ -235,17 +242,17 @@ def train_n_steps(
     on_step: Callable[[StepRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Run:
-    """Advance a run by n completed updates, or by fewer where it is asked to stop.
+    """Advance a run by n completed steps, or by fewer where it is asked to stop.
 
     Args:
         run: left as it is; nothing in the result shares memory with it.
         data: the data set the run was started on.
-        n: updates, >= 0.
-        on_step: called after each update with its record.
-        stop: asked before each update; once it says so, no further one is made.
+        n: steps, >= 0: updates, or in float16 updates that an overflow made it skip.
+        on_step: called after each step with its record.
+        stop: asked before each step; once it says so, no further one is made.
 
     Returns:
-        The run n steps later, or where it was stopped: in either case after a completed update.
+        The run n steps later, or where it was stopped: in either case after a completed step.
 
     Raises:
         TypeError: it is no run of this package.
@@ -284,7 +291,7 @@ def train_n_steps(
             epoch = data_module.epoch_order(state.rng.order, len(data.labels))
         state, record = _train_step(state, config, data, ops, *epoch)
         if state.step % config.evaluate_every == 0:
-            loss = _evaluate(state.model, data, ops).loss
+            loss = _evaluate(state.model, config, data, ops).loss
             if loss < state.best.loss:
                 state = state._replace(best=Best(loss, state.step, copy_tree(state.model)))
         if on_step is not None:
@@ -301,12 +308,12 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
-    return _evaluate(run.state.model, data, arithmetic_named(run.config.arithmetic))
+    return _evaluate(run.state.model, run.config, data, arithmetic_named(run.config.arithmetic))
 
 
 @np.errstate(all="ignore")  # a run that diverges says so by its loss
-def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
-    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False)
+def _evaluate(model: Arrays, config: RunConfig, data: Dataset, ops: Arithmetic) -> Evaluation:
+    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False, precision=config.precision)
     loss, _ = network.cross_entropy(logits, data.test_labels, ops, count=len(logits))
     return Evaluation(float(loss), float(np.mean(logits.argmax(axis=1) == data.test_labels)))
 
@@ -315,10 +322,11 @@ def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
 def _train_step(
     state: RunState, config: RunConfig, data: Dataset, ops: Arithmetic, order: Array, next_order: StreamState
 ) -> tuple[RunState, StepRecord]:
-    """One update from the next window of samples, in micro-batches; the arguments are left as they are."""
+    """One step on the next window of samples, in micro-batches; the arguments are left as they are."""
     window = data_module.window_indices(order, state.data.consumed, config.batch_size * config.accumulation)
     model, training = state.model, state.mode == "train"
     dropout = generator_from(state.rng.dropout)
+    scale = state.scaler.scale if isinstance(state.scaler, ScalerState) else 1.0
     loss: Array = np.zeros((), np.float32)
     grads: Arrays = {}
     for start in range(0, len(window), config.batch_size):
@@ -328,43 +336,52 @@ def _train_step(
             u = draw_noise(config.seed, state.data.epoch, samples, x.shape[1])
             x = x + (2 * u - 1) * np.float32(config.noise)
         masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if training else []
-        logits, cache, buffers = network.forward(model, x, ops, training=training, masks=masks, dropout=config.dropout)
+        passes: dict[str, Any] = {
+            "training": training,
+            "masks": masks,
+            "dropout": config.dropout,
+            "precision": config.precision,
+        }
+        if config.recompute_segments:
+            logits, kept, buffers = recompute.forward(model, x, ops, segments=config.recompute_segments, **passes)
+            back = partial(recompute.backward, model, kept)
+        else:
+            logits, cache, buffers = network.forward(model, x, ops, **passes)
+            back = partial(network.backward, model, cache)
         part, grad = network.cross_entropy(logits, data.labels[samples], ops, count=len(window))
-        new = network.backward(model, cache, grad, ops)
+        new = back(grad * np.float32(scale), ops)  # from the scaled loss
         loss = loss + part
         grads = {name: grads[name] + new[name] for name in grads} if grads else new
         model = model | buffers
-    params, optimizer = _update(state, config, model, grads, ops)
+    state = state._replace(model=model)
+    skipped = False
+    if isinstance(state.scaler, ScalerState):
+        skipped = has_inf_or_nan(grads)
+        grads = unscale_gradients(grads, scale)
+    record = StepRecord(state.step + 1, float(loss), state.schedule.rate, window, scale, skipped)
+    if not skipped:
+        state = _update(state, config, grads, ops)
+    if isinstance(state.scaler, ScalerState):
+        state = state._replace(
+            scaler=scaler_step(
+                state.scaler,
+                skipped,
+                growth_factor=config.growth_factor,
+                backoff_factor=config.backoff_factor,
+                growth_interval=config.growth_interval,
+            )
+        )
     position, order_state = data_module.advance(state.data, state.rng.order, len(data.labels), len(window), next_order)
-    schedule = optim.schedule_step(
-        state.schedule,
-        config.schedule,
-        learning_rate=config.learning_rate,
-        step_size=config.step_size,
-        gamma=config.gamma,
-        warmup_steps=config.warmup_steps,
-        total_steps=config.total_steps,
-    )
-    new_state = RunState(
-        step=state.step + 1,
-        mode=state.mode,
-        model=model | params,
-        optimizer=optimizer,
-        schedule=schedule,
-        rng=RngState(order_state, stream_state(dropout)),
-        data=position,
-        best=state.best,
-    )
-    return new_state, StepRecord(new_state.step, float(loss), state.schedule.rate, window)
+    rng = RngState(order_state, stream_state(dropout))
+    return state._replace(step=state.step + 1, rng=rng, data=position), record
 
 
-def _update(
-    state: RunState, config: RunConfig, model: Arrays, grads: Arrays, ops: Arithmetic
-) -> tuple[Arrays, optim.AdamState | optim.SGDState]:
-    """The optimizer's step at the schedule's rate."""
-    params = network.parameters(model)
+def _update(state: RunState, config: RunConfig, grads: Arrays, ops: Arithmetic) -> RunState:
+    """The optimizer's step at the schedule's rate, and the schedule's step."""
+    params = network.parameters(state.model)
+    optimizer: optim.AdamState | optim.SGDState
     if isinstance(state.optimizer, optim.SGDState):
-        return optim.sgd_step(
+        params, optimizer = optim.sgd_step(
             params,
             state.optimizer,
             grads,
@@ -374,15 +391,26 @@ def _update(
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
         )
-    return optim.adam_step(
-        params,
-        state.optimizer,
-        grads,
-        ops,
-        learning_rate=state.schedule.rate,
-        beta1=config.beta1,
-        beta2=config.beta2,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        decoupled=config.optimizer == "adamw",
+    else:
+        params, optimizer = optim.adam_step(
+            params,
+            state.optimizer,
+            grads,
+            ops,
+            learning_rate=state.schedule.rate,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            decoupled=config.optimizer == "adamw",
+        )
+    schedule = optim.schedule_step(
+        state.schedule,
+        config.schedule,
+        learning_rate=config.learning_rate,
+        step_size=config.step_size,
+        gamma=config.gamma,
+        warmup_steps=config.warmup_steps,
+        total_steps=config.total_steps,
     )
+    return state._replace(model=state.model | params, optimizer=optimizer, schedule=schedule)

@@ -5,25 +5,32 @@ methods of its own. A result is right where the exact value lies between the mid
 the format, which float64 holds exactly. Only `round_to` meets ties: e**x and ln x are irrational but for x = 0 and
 x = 1, whose answers are known beforehand, and the square of a midpoint needs more bits than a float32 has.
 
+`precision.cast_to_dtype` is held to two other casts, PyTorch's own and `rounding.cast`, on every float32 and, towards
+float32, on every float16. All NaN are one.
+
 The exact values of e**x and ln x come as an unevaluated sum of two float64 numbers with a relative error below
 BOUNDS, derived where they are computed; where a midpoint lies within the bound, mpmath decides.
 
 The inputs are done in chunks of 2**22. The state file gets a line for each finished chunk, so a run may be interrupted
-and goes on where it was. The record keeps the outcome, with a digest of the source files that it is true of.
+and goes on where it was. The record keeps the outcome, with digests of the sources that it is true of; a run of some
+tasks replaces these in it and leaves the others.
 """
 
 import argparse
 import contextlib
 import hashlib
+import inspect
 import json
 import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from fractions import Fraction
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -31,7 +38,7 @@ from typing import Any, NamedTuple
 import mpmath
 import numpy as np
 
-from numpy_ref import arithmetic, rounding
+from numpy_ref import arithmetic, precision, rounding
 from parity_tests.oracles import FORMATS, STORED_IN, exact_function, nearest
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -45,7 +52,9 @@ CHUNKS = range(2**32 // CHUNK)
 BLOCK = 1 << 14  # inputs worked on at once, so that the passes over them stay in the cache
 EXAMPLES = 5  # wrong results shown of a chunk
 
-TASKS = ("exp", "log", "sqrt", "float16", "bfloat16")
+CASTS = {"cast float16": "float16", "cast bfloat16": "bfloat16", "cast from float16": "float32"}
+TASKS = ("exp", "log", "sqrt", "float16", "bfloat16", *CASTS)
+SHORT = ("cast from float16",)  # tasks whose inputs have 16 bits; those of the others have 32
 BOUNDS = {"exp": 2.0**-84, "log": 2.0**-82}
 EXP_STEPS = 1 << 10  # table entries per unit
 EXP_ENDS = (-104, 89)  # beyond, e**x < 2**-150 is nearest to 0, and e**x > 2**128 is infinite
@@ -156,8 +165,34 @@ def midpoints(size: Array, kind: str) -> tuple[Array, Array]:
     return below, np.where(np.isinf(size), np.inf, above)
 
 
+def patterns(name: str, first: int, count: int) -> Array:
+    """Inputs of a task: so many neighbouring bit patterns."""
+    bits = np.arange(first, first + count, dtype=np.int64)
+    return bits.astype(np.uint16).view(np.float16) if name in SHORT else bits.astype(np.uint32).view(np.float32)
+
+
+def inputs(name: str) -> int:
+    """How many inputs a task has."""
+    return 2**16 if name in SHORT else 2**32
+
+
+def torchs_cast(x: Array, kind: str) -> Array:
+    """PyTorch's own cast; bfloat16 as float32 with the same bits."""
+    import torch  # here, for the other tasks do without
+
+    found = torch.from_numpy(x).to(getattr(torch, kind))
+    if kind != "bfloat16":
+        return np.asarray(found.numpy())
+    return (found.view(torch.int16).numpy().astype(np.uint32) << 16).view(np.float32)
+
+
+WITNESSES: dict[str, Callable[[Array, str], Array]] = {"rounding.cast": rounding.cast, "torch": torchs_cast}
+
+
 def compute(name: str, x: Array) -> Array:
     """What is judged."""
+    if name in CASTS:
+        return precision.cast_to_dtype(x, CASTS[name])
     return rounding.round_to(x, name) if name in FORMATS else getattr(arithmetic, name)(x)
 
 
@@ -165,7 +200,10 @@ def known(name: str, x: Array) -> tuple[Array, Array]:
     """Where the answer is known beforehand, and the answer.
 
     For |x| < 2**-26, |e**x - 1| is below 2**-25, half the distance from 1 to the next number; for EXP_ENDS, see there.
+    Of a cast nothing is: the witnesses answer for infinities and NaN too.
     """
+    if name in CASTS:
+        return np.zeros(x.shape, bool), np.zeros(x.shape, STORED_IN[CASTS[name]])
     usual = (x > 0) & (x < np.inf)
     if name == "exp":
         usual = (np.abs(x) >= 2.0**-26) & (x > EXP_ENDS[0]) & (x < EXP_ENDS[1])
@@ -182,6 +220,9 @@ def known(name: str, x: Array) -> tuple[Array, Array]:
 
 def judge(name: str, x: Array, found: Array) -> tuple[Array, Array]:
     """Elsewhere, which results are right, and which are left to mpmath."""
+    if name in CASTS:
+        agreed = [same(found, witness(x, CASTS[name])) for witness in WITNESSES.values()]
+        return np.logical_and.reduce(agreed), np.zeros(x.shape, bool)
     size, sign, wide = np.abs(found), np.copysign(1.0, found), x.astype(np.float64)
     below, above = midpoints(size, name if name in FORMATS else "float32")
     if name == "sqrt":
@@ -198,14 +239,16 @@ def judge(name: str, x: Array, found: Array) -> tuple[Array, Array]:
     return right & (np.signbit(found) == np.signbit(x)), np.zeros(x.shape, bool)
 
 
-def expected(name: str, x: Array) -> Array:
-    """The right result for one input in an array of one, slowly."""
+def expected(name: str, x: Array) -> dict[str, Array]:
+    """The right result for one input in an array of one, slowly; of a cast what each witness says, by its name."""
+    if name in CASTS:
+        return {f" by {by}": witness(x, CASTS[name]) for by, witness in WITNESSES.items()}
     settled, answer = known(name, x)
-    if settled[0]:
-        return answer
-    if name in FORMATS:
-        return np.copysign(np.array([nearest(Fraction(float(x[0])), name)]), np.copysign(1, x).astype(answer.dtype))
-    return np.array([exact_function(name, x[0])])
+    if not settled[0] and name in FORMATS:
+        answer = np.copysign(np.array([nearest(Fraction(float(x[0])), name)]), np.copysign(1, x).astype(answer.dtype))
+    elif not settled[0]:
+        answer = np.array([exact_function(name, x[0])])
+    return {"": answer}
 
 
 def same(a: Array, b: Array) -> Array:
@@ -233,7 +276,7 @@ def check(name: str, first: int, count: int) -> Outcome:
     """Judge a task's results for `count` bit patterns from `first` on."""
     began, undecided, wrong, examples = perf_counter(), 0, 0, []
     for start in range(first, first + count, BLOCK):
-        x = (np.arange(min(BLOCK, first + count - start), dtype=np.uint32) + np.uint32(start)).view(np.float32)
+        x = patterns(name, start, min(BLOCK, first + count - start))
         found = compute(name, x)
         settled, answer = known(name, x)
         if found.dtype != answer.dtype:
@@ -246,14 +289,16 @@ def check(name: str, first: int, count: int) -> Outcome:
         for i in np.flatnonzero(~right):
             if not open_[i] and len(examples) == EXAMPLES:
                 wrong += 1
-            elif not same(found[i : i + 1], answer := expected(name, x[i : i + 1]))[0]:
+                continue
+            answers = expected(name, x[i : i + 1]).items()
+            if apart := [f"{shown(y[0])}{by}" for by, y in answers if not same(found[i : i + 1], y)[0]]:
                 wrong += 1
-                examples.append(f"{name} of {shown(x[i])}: expected {shown(answer[0])}, found {shown(found[i])}")
+                examples.append(f"{name} of {shown(x[i])}: expected {' and '.join(apart)}, found {shown(found[i])}")
     return Outcome(name, first // CHUNK, count, undecided, wrong, perf_counter() - began, examples[:EXAMPLES])
 
 
 def check_chunk(work: tuple[str, int]) -> Outcome:
-    return check(work[0], work[1] * CHUNK, CHUNK)
+    return check(work[0], work[1] * CHUNK, min(CHUNK, inputs(work[0])))
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -261,16 +306,32 @@ def digest(paths: Iterable[Path]) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def read_state(path: Path, stamp: str) -> dict[tuple[str, int], Outcome]:
+def source(name: str) -> str:
+    """SHA-256 of what a task's outcome rests on: source files, or the one function and the tables that it looks up."""
+    if name not in CASTS:
+        return digest(SOURCES)
+    parts = [inspect.getsource(precision.cast_to_dtype), *map(repr, (precision.CASTS, precision.FORMATS))]
+    return hashlib.sha256("\0".join([*parts, repr(precision.STORAGE)]).encode()).hexdigest()
+
+
+def read_state(path: Path, stamps: dict[str, str]) -> dict[tuple[str, int], Outcome]:
     """The finished chunks of these sources; a line cut short by an interruption is passed over."""
     done = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
             entry = json.loads(line)
-            if entry.pop("stamp") == stamp:
-                outcome = Outcome(**entry)
+            stamp, outcome = entry.pop("stamp"), Outcome(**entry)
+            if stamp == stamps.get(outcome.task):
                 done[outcome.task, outcome.chunk] = outcome
     return done
+
+
+def merged(path: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a record, whose tasks the new run takes over where it did them again."""
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    for old in runs:
+        old["tasks"] = {task: total for task, total in old["tasks"].items() if task not in run["tasks"]}
+    return [*(old for old in runs if old["tasks"]), run]
 
 
 def processor() -> str:
@@ -294,10 +355,13 @@ def main(words: Sequence[str] | None = None, *, chunks: Iterable[int] = CHUNKS) 
         parser.error(f"TASK: expected {', '.join(TASKS)}, found {', '.join(map(repr, unknown))}")
     if options.jobs < 1:
         parser.error(f"--jobs: expected a whole number >= 1, found {options.jobs}")
-    began, source = perf_counter(), digest(SOURCES)
-    stamp = digest([*SOURCES, Path(__file__)]) + " numpy " + np.__version__
-    done = read_state(options.state, stamp)
-    wanted = [(task, chunk) for chunk in sorted(chunks, key=lambda c: c * 389 % 1024) for task in tasks]  # well mixed
+    if find_spec("torch") is None and not CASTS.keys().isdisjoint(tasks):
+        parser.error(f"TASK: {', '.join(CASTS)} need PyTorch, which is missing; name the others")
+    began, sources = perf_counter(), {task: source(task) for task in tasks}
+    stamps = {task: f"{sources[task]} {digest([Path(__file__)])} numpy {np.__version__}" for task in tasks}
+    done = read_state(options.state, stamps)
+    mixed = sorted(chunks, key=lambda c: c * 389 % 1024)  # so that the time left can be told
+    wanted = [(task, chunk) for chunk in mixed for task in tasks if chunk * CHUNK < inputs(task)]
     todo = [work for work in wanted if work not in done]
     resumed, outcome = len(wanted) - len(todo), None
     with contextlib.ExitStack() as stack:
@@ -311,7 +375,7 @@ def main(words: Sequence[str] | None = None, *, chunks: Iterable[int] = CHUNKS) 
             done[outcome.task, outcome.chunk] = outcome
             if outcome.wrong:
                 break
-            state.write(json.dumps(outcome._asdict() | {"stamp": stamp}) + "\n")
+            state.write(json.dumps(outcome._asdict() | {"stamp": stamps[outcome.task]}) + "\n")
             state.flush()
             if finished % 64 == 0 or finished == len(todo):
                 left = (perf_counter() - began) / finished * (len(todo) - finished)
@@ -323,7 +387,7 @@ def main(words: Sequence[str] | None = None, *, chunks: Iterable[int] = CHUNKS) 
         outcomes = [done[work] for work in wanted if work[0] == task and work in done]
         total = {key: sum(getattr(o, key) for o in outcomes) for key in ("inputs", "undecided", "wrong", "seconds")}
         total["seconds"] = round(total["seconds"], 1)
-        record["tasks"][task] = total
+        record["tasks"][task] = total | {"source_sha256": sources[task]}
         summary = "{}: {inputs} inputs, {undecided} undecided, {wrong} wrong, {seconds} s"
         sys.stdout.write(summary.format(task, **total) + "\n")
     if outcome is not None and outcome.wrong:
@@ -332,8 +396,10 @@ def main(words: Sequence[str] | None = None, *, chunks: Iterable[int] = CHUNKS) 
     if options.record:
         record |= {"wall_seconds": round(perf_counter() - began, 1), "resumed_chunks": resumed, "jobs": options.jobs}
         record |= {"date": date.today().isoformat(), "numpy": np.__version__, "python": platform.python_version()}
-        record |= {"processor": processor(), "cores": os.cpu_count(), "source_sha256": source}
-        options.record.write_text(json.dumps(record, indent=2) + "\n")
+        record |= {"processor": processor(), "cores": os.cpu_count()}
+        if not CASTS.keys().isdisjoint(tasks):
+            record["torch"] = version("torch")
+        options.record.write_text(json.dumps({"runs": merged(options.record, record)}, indent=2) + "\n")
     return 0
 
 

@@ -137,6 +137,12 @@ def run_configs(draw: st.DrawFn, *, arithmetic: str | None = None, **fixed: Any)
         pick("beta1", st.sampled_from([0.0, 0.8, 0.9]))
         pick("beta2", st.sampled_from([0.9, 0.999]))
         pick("eps", st.sampled_from([1e-8, 1e-3]))
+    if pick("precision", st.sampled_from(["float32", "float32", "bfloat16", "float16"])) == "float16":
+        pick("init_scale", st.sampled_from([2.0**10, 2.0**16, 2.0**24, 1e5 + 0.1]))  # from 2**16 on some overflow
+        pick("growth_factor", st.sampled_from([2.0, 1.5]))
+        pick("backoff_factor", st.sampled_from([0.5, 0.3]))
+        pick("growth_interval", st.integers(1, 3))
+    pick("recompute_segments", st.integers(0, len(chosen["hidden"]) + 1))
     schedule = pick("schedule", st.sampled_from(["constant", "step", "warmup_cosine"]))
     if schedule == "step":
         pick("step_size", st.integers(2, 5))

@@ -20,8 +20,8 @@ WHOLE = [name for name, field in FIELDS.items() if field.type is int]
 FLAGS = [name for name, field in FIELDS.items() if field.type is bool]
 WORDS = [name for name, field in FIELDS.items() if field.type is str]
 BELOW_ONE = ["dropout", "beta1", "beta2", "momentum", "dampening"]
-ABOVE_ZERO = ["learning_rate", "eps", "gamma"]
-FROM_ONE = ["batch_size", "accumulation", "step_size", "total_steps", "evaluate_every"]
+ABOVE_ZERO = ["learning_rate", "eps", "gamma", "init_scale", "backoff_factor"]
+FROM_ONE = ["batch_size", "accumulation", "step_size", "total_steps", "evaluate_every", "growth_interval"]
 HUGE = pytest.param(10**400, id="10**400")
 
 OUT_OF_RANGE = [
@@ -29,7 +29,9 @@ OUT_OF_RANGE = [
     *((name, value) for name in BELOW_ONE for value in (1.0, 1.5)),
     *((name, value) for name in ABOVE_ZERO for value in (0.0, -0.0)),
     *((name, value) for name in FROM_ONE for value in (0, -1)),
-    *((name, -1) for name in ("seed", "warmup_steps")),
+    *((name, -1) for name in ("seed", "warmup_steps", "recompute_segments")),
+    *(("growth_factor", value) for value in (1.0, 0.0)),
+    ("backoff_factor", 1.0),
     ("seed", 2**64),
     *(("hidden", value) for value in ((0,), (3, -1), (4, 0, 4))),
     *((name, value) for name in WORDS for value in ("", "Adam", "none")),
@@ -119,8 +121,24 @@ def test_fields_that_contradict_each_other_are_refused(values, named):
     assert isinstance(RunConfig(**without), RunConfig)  # each value is fine where the other setting is not used
 
 
+def test_no_more_segments_than_layers_are_computed_again():
+    assert RunConfig(hidden=(3, 3), recompute_segments=3).recompute_segments == 3
+    with pytest.raises(ValueError, match="RunConfig: recompute_segments: expected at most 3 layers, found 4"):
+        RunConfig(hidden=(3, 3), recompute_segments=4)
+
+
+def test_a_file_from_before_the_later_fields_means_what_its_run_did():
+    old = encode_config(RunConfig(seed=3))
+    for name in config_module.LATER:
+        del old[name]
+    assert decode_config(old) == RunConfig(seed=3)
+    assert RunConfig().precision == "float32"
+    assert RunConfig().recompute_segments == 0
+
+
 def test_the_ends_of_every_range_are_taken():
-    lowest = {"seed": 0, "hidden": (), "warmup_steps": 0, "noise": 0.0, "weight_decay": 0.0}
+    lowest = {"seed": 0, "hidden": (), "warmup_steps": 0, "noise": 0.0, "weight_decay": 0.0, "recompute_segments": 0}
+    lowest |= {"growth_factor": math.nextafter(1.0, 2.0)}
     lowest |= dict.fromkeys(BELOW_ONE, 0.0) | dict.fromkeys(FROM_ONE, 1)
     highest = {"seed": 2**64 - 1, "hidden": (1, 1)} | dict.fromkeys(BELOW_ONE, math.nextafter(1.0, 0.0))
     for values in (lowest, highest):

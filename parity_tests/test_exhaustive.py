@@ -1,6 +1,8 @@
 """The exhaustive check can fail, goes on where it was, and was run on the files as they are."""
 
+import inspect
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,16 +10,38 @@ import mpmath
 import numpy as np
 import pytest
 
-from numpy_ref import arithmetic, rounding
+from numpy_ref import arithmetic, precision, rounding
 from parity_tests import exhaustive
-from parity_tests.exhaustive import BOUNDS, CHUNK, EXP_ENDS, TASKS, check, exp_in_two, log_in_two, midpoints
+from parity_tests.exhaustive import (
+    BOUNDS,
+    CASTS,
+    CHUNK,
+    EXP_ENDS,
+    SHORT,
+    TASKS,
+    check,
+    exp_in_two,
+    log_in_two,
+    midpoints,
+)
+from parity_tests.implementations import NO_TORCH
 from parity_tests.oracles import FORMATS
 
 FEW = 1 << 14
 
 
-def bits_of(x: float) -> int:
-    return int(np.float32(x).view(np.uint32))
+def on(name: str, *rest):
+    """A task and what it is given, as a parameter; the casts need PyTorch."""
+    return pytest.param(name, *rest, marks=[NO_TORCH] if name in CASTS else [])
+
+
+EVERY_TASK = [on(name) for name in TASKS]
+
+
+def bits_of(x: float, name: str = "exp") -> int:
+    """The pattern of a number among a task's inputs."""
+    with np.errstate(over="ignore", under="ignore"):
+        return int(np.float16(x).view(np.uint16) if name in SHORT else np.float32(x).view(np.uint32))
 
 
 def share_of_bound(name: str, x: np.ndarray) -> float:
@@ -73,25 +97,38 @@ def test_midpoints_lie_halfway_to_both_neighbours(kind):
     assert np.isinf(above[-1])
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", EVERY_TASK)
 def test_a_range_of_every_task_passes(name):
     for x in (0.0, -0.0, 2.0**-127, 2.0**-24, 1.0, 64.0, 65519.0, 3.3895e38, np.inf, -1.0, -103.9, -np.inf):
-        first = max(bits_of(x) - FEW // 2, 0)
+        first = min(max(bits_of(x, name) - FEW // 2, 0), exhaustive.inputs(name) - FEW)
         outcome = check(name, first, FEW)
         assert (outcome.inputs, outcome.undecided, outcome.wrong, outcome.examples) == (FEW, 0, 0, [])
 
 
-def test_the_last_bit_pattern_is_judged():
-    assert [check(name, 2**32 - 3, 3).wrong for name in TASKS] == [0] * len(TASKS)
+@pytest.mark.parametrize("name", EVERY_TASK)
+def test_the_last_bit_pattern_is_judged(name):
+    outcome = check(name, exhaustive.inputs(name) - 3, 3)
+    assert (outcome.inputs, outcome.wrong) == (3, 0)
+
+
+def test_the_inputs_are_all_patterns_of_their_type_once():
+    for name, dtype in (("exp", np.float32), ("cast float16", np.float32), ("cast from float16", np.float16)):
+        last = exhaustive.inputs(name)
+        assert last == 256 ** np.dtype(dtype).itemsize
+        x = exhaustive.patterns(name, last - 3, 3)
+        assert x.dtype == dtype
+        assert x.view(f"u{x.itemsize}").tolist() == [last - 3, last - 2, last - 1]
 
 
 def change(monkeypatch: pytest.MonkeyPatch, name: str, x: float, mutant) -> None:
     """Let a task's function return mutant(right result) for one input."""
     module, attribute = (rounding, "round_to") if name in FORMATS else (arithmetic, name)
+    if name in CASTS:
+        module, attribute = precision, "cast_to_dtype"
     real = getattr(module, attribute)
 
     def changed(a, *kind):
-        out, place = real(a, *kind), a.view(np.uint32) == bits_of(x)
+        out, place = real(a, *kind), a.view(f"u{a.itemsize}") == bits_of(x, name)
         out[place] = mutant(out[place])
         return out
 
@@ -127,20 +164,53 @@ FAULTS = [
     *[(name, -1.0, lambda y: np.ones_like(y)) for name in ("log", "sqrt")],
     ("log", 0.0, np.negative),
     ("log", np.inf, down),
+    *[("cast float16", x, fault) for x in (2.0**-25, 1e-5, 0.1, 1 + 2.0**-11, -65519.0) for fault in (up, down)],
+    *[("cast bfloat16", x, up_bfloat16) for x in (2.0**-134, 0.1, 1 + 2.0**-8, -3.38e38)],
+    *[("cast from float16", x, fault) for x in (2.0**-24, 1.0, -65504.0) for fault in (up, down)],
+    *[(name, x, np.negative) for name in CASTS for x in (0.0, -0.0, 1.0, np.inf)],
 ]
 
 
-@pytest.mark.parametrize(("name", "x", "fault"), FAULTS)
+@pytest.mark.parametrize(("name", "x", "fault"), [on(*fault) for fault in FAULTS])
 def test_one_wrong_result_is_found_and_named(monkeypatch, name, x, fault):
-    first = max(bits_of(x) - 5, 0)
+    first = max(bits_of(x, name) - 5, 0)
+    given = exhaustive.patterns(name, bits_of(x, name), 1)
     with np.errstate(all="ignore"):
-        right = exhaustive.compute(name, np.array([x], np.float32))[0]
+        right = exhaustive.compute(name, given)[0]
         change(monkeypatch, name, x, fault)
-        wrong = exhaustive.compute(name, np.array([x], np.float32))[0]
+        wrong = exhaustive.compute(name, given)[0]
     outcome = check(name, first, 11)
     assert (outcome.wrong, outcome.undecided) == (1, 0)
-    shown = [exhaustive.shown(value) for value in (np.float32(x), right, wrong)]
-    assert outcome.examples == ["{} of {}: expected {}, found {}".format(name, *shown)]
+    of, answer, found = [exhaustive.shown(value) for value in (given[0], right, wrong)]
+    answer = f"{answer} by rounding.cast and {answer} by torch" if name in CASTS else answer
+    assert outcome.examples == [f"{name} of {of}: expected {answer}, found {found}"]
+
+
+@NO_TORCH
+@pytest.mark.parametrize("by", exhaustive.WITNESSES)
+@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize("x", [2.0**-24, 1.0, np.inf, np.nan])
+def test_a_cast_that_one_witness_alone_does_not_bear_out_is_found_and_the_witness_named(monkeypatch, by, name, x):
+    bits, real = bits_of(x, name), exhaustive.WITNESSES[by]
+
+    def changed(a, kind):
+        return np.where(a.view(f"u{a.itemsize}") == bits, real(a, kind).dtype.type(2), real(a, kind))
+
+    monkeypatch.setitem(exhaustive.WITNESSES, by, changed)
+    outcome = check(name, max(bits - 5, 0), 11)
+    assert outcome.wrong == 1
+    (text,) = outcome.examples
+    assert (
+        f"expected {exhaustive.shown(changed(np.ones(1, np.float32), CASTS[name])[0].dtype.type(2))} by {by}," in text
+    )
+
+
+@NO_TORCH
+def test_torchs_cast_is_its_own_and_keeps_the_bits():
+    x = np.array([2.0**-133, -0.0, 1 + 2.0**-8, 3.4e38, np.nan], np.float32)
+    assert exhaustive.same(exhaustive.torchs_cast(x, "bfloat16"), rounding.cast(x, "bfloat16")).all()
+    assert exhaustive.torchs_cast(x, "bfloat16").dtype == np.float32
+    assert exhaustive.torchs_cast(x, "float16").dtype == np.float16
 
 
 @pytest.mark.parametrize("name", ["exp", "log"])
@@ -184,7 +254,7 @@ def test_a_resumed_run_skips_finished_chunks_and_gives_the_same_totals(monkeypat
     assert len(worked) == 3  # the one cut short, and the fourth of both tasks
     assert exhaustive.main([*words, str(records[2])], chunks=range(4)) == 0
     assert len(worked) == 3
-    whole, resumed, again = [json.loads(path.read_text()) for path in records]
+    whole, resumed, again = [json.loads(path.read_text())["runs"][0] for path in records]
     assert [record["resumed_chunks"] for record in (whole, resumed, again)] == [0, 5, 8]
     assert again["tasks"] == resumed["tasks"]
     for task in ("sqrt", "bfloat16"):
@@ -199,7 +269,34 @@ def test_a_resumed_run_skips_finished_chunks_and_gives_the_same_totals(monkeypat
 def test_two_processes_give_what_one_gives(capsys, tmp_path):
     words = ["sqrt", "--jobs", "2", "--state", str(tmp_path / "state"), "--record", str(tmp_path / "record")]
     assert exhaustive.main(words, chunks=range(2)) == 0
-    assert json.loads((tmp_path / "record").read_text())["tasks"]["sqrt"]["inputs"] == 2 * CHUNK
+    (run,) = json.loads((tmp_path / "record").read_text())["runs"]
+    assert run["tasks"]["sqrt"]["inputs"] == 2 * CHUNK
+
+
+@NO_TORCH
+def test_a_run_of_some_tasks_replaces_these_in_the_record_and_leaves_the_others(tmp_path):
+    record = tmp_path / "record"
+    words = ["--jobs", "1", "--state", str(tmp_path / "state"), "--record", str(record)]
+    found = []
+    for tasks in (["sqrt", "bfloat16"], ["cast from float16"], ["bfloat16"], ["sqrt"]):
+        assert exhaustive.main([*tasks, *words], chunks=range(1)) == 0
+        found.append([list(run["tasks"]) for run in json.loads(record.read_text())["runs"]])
+    assert found[0] == [["sqrt", "bfloat16"]]
+    assert found[1] == [["sqrt", "bfloat16"], ["cast from float16"]]
+    assert found[2] == [["sqrt"], ["cast from float16"], ["bfloat16"]]
+    assert found[3] == [["cast from float16"], ["bfloat16"], ["sqrt"]]
+    (run, *_) = json.loads(record.read_text())["runs"]
+    assert run["tasks"]["cast from float16"]["inputs"] == 2**16
+    assert run["torch"]
+
+
+def test_without_torch_the_casts_are_refused_and_the_other_tasks_are_not(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(exhaustive, "find_spec", lambda name: None)
+    words = ["--jobs", "1", "--state", str(tmp_path / "state")]
+    with pytest.raises(SystemExit):
+        exhaustive.main(words, chunks=range(0))
+    assert "cast float16, cast bfloat16, cast from float16 need PyTorch" in capsys.readouterr().err
+    assert exhaustive.main(["sqrt", *words], chunks=range(0)) == 0
 
 
 @pytest.mark.parametrize("words", [["tanh"], ["--jobs", "0"]])
@@ -221,15 +318,38 @@ def test_the_digest_covers_every_module_whose_code_is_judged():
     assert {Path(sys.modules[name].__file__) for name in seen} == set(exhaustive.SOURCES)
 
 
-def test_the_recorded_run_found_nothing_wrong_and_is_of_these_sources():
-    command = "python -m parity_tests.exhaustive --record parity_tests/exhaustive.json"
+def used_by(function) -> set[str]:
+    """The names of its module, or of builtins, that a function looks up."""
+    names = set(inspect.unwrap(function).__code__.co_names)
+    return names & vars(sys.modules[function.__module__]).keys()
+
+
+def test_the_digest_of_the_casts_covers_all_that_the_cast_looks_up_but_its_check_of_the_input():
+    assert used_by(precision.cast_to_dtype) == {"CASTS", "FORMATS", "STORAGE", "_check_array", "np"}
+
+
+@pytest.mark.parametrize("name", ["CASTS", "FORMATS", "STORAGE", "cast_to_dtype"])
+def test_another_table_or_function_gives_the_casts_another_digest_and_the_other_tasks_none(monkeypatch, name):
+    before = {task: exhaustive.source(task) for task in TASKS}
+    other = rounding.cast if name == "cast_to_dtype" else type(getattr(precision, name))()
+    monkeypatch.setattr(precision, name, other)
+    changed = {task for task in TASKS if exhaustive.source(task) != before[task]}
+    assert changed == set(CASTS)
+
+
+def test_the_recorded_runs_found_nothing_wrong_and_are_of_these_sources():
     path = exhaustive.HERE / "exhaustive.json"
-    assert path.exists(), f"{path}: expected the record of a full run, found no file; run {command}"
-    record = json.loads(path.read_text())
-    assert list(record["tasks"]) == list(TASKS)
-    for name, totals in record["tasks"].items():
-        assert (totals["inputs"], totals["wrong"]) == (2**32, 0), f"{path}: {name}: found {totals}; run {command}"
-    found, present = record["source_sha256"], exhaustive.digest(exhaustive.SOURCES)
-    assert found == present, (
-        f"{path}: source_sha256: expected {present}, of the present files, found {found}: run {command}"
+    command = "python -m parity_tests.exhaustive {} --record parity_tests/exhaustive.json"
+    assert path.exists(), f"{path}: expected the record of a full run, found no file; run {command.format('')}"
+    totals = {name: total for run in json.loads(path.read_text())["runs"] for name, total in run["tasks"].items()}
+    expected = {
+        name: {"inputs": exhaustive.inputs(name), "wrong": 0, "source_sha256": exhaustive.source(name)}
+        for name in TASKS
+    }
+    found = {name: {key: total[key] for key in expected[name]} for name, total in totals.items() if name in expected}
+    stale = [name for name in TASKS if found.get(name) != expected[name]]
+    assert not stale, (
+        f"{path}: expected, of the present sources, { ({name: expected[name] for name in stale}) }, "
+        f"found { ({name: found.get(name) for name in stale}) }: run {command.format(shlex.join(stale))}"
     )
+    assert totals.keys() == set(TASKS)

@@ -61,6 +61,32 @@ def test_a_fault_in_the_linear_layer_exceeds_the_row(old, new):
     assert not compare(*sides, tolerance=row_named("stock Linear").tolerance).holds
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@given(SIZES, SIZES, SIZES, SEEDS)
+@example(64, 64, 64, 0)
+def test_stock_autocast_lies_within_its_row(precision, batch, inputs, outputs, seed):
+    sides = measures.autocast_sides(**for_linear(batch, inputs, outputs, seed), precision=precision)
+    verdict = compare(*sides, tolerance=row_named(f"stock autocast, {precision}").tolerance)
+    assert verdict.holds, verdict
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("self.weight.to(x.dtype), self.bias.to(x.dtype)", "self.weight.to(x.dtype), 0 * self.bias.to(x.dtype)"),
+        ("self.weight.to(x.dtype), self.bias", "self.weight.to(x.dtype) * 1.02, self.bias"),
+        ("ctx.ops.matmul(g, weight)", "ctx.ops.matmul(g, weight.T)"),
+        ("ctx.ops.matmul(g.T, x)", "ctx.ops.matmul(x.T, g)"),
+        ("ctx.ops.sum(g, axis=0), None", "ctx.ops.sum(g[1:], axis=0), None"),
+    ],
+)
+def test_a_fault_in_a_layer_of_16_bits_exceeds_its_row(precision, old, new):
+    mutant = with_fault(model, old, new)
+    sides = measures.autocast_sides(**for_linear(7, 7, 7, 0), precision=precision, network=mutant)
+    assert not compare(*sides, tolerance=row_named(f"stock autocast, {precision}").tolerance).holds
+
+
 def for_batch_norm(batch, outputs, seed):
     """Inputs between -2 and 2, all else between 1/2 and 1, as the row of batch normalisation asks for."""
     z = uniform(seed, -2, 2, z=(batch, outputs))

@@ -35,7 +35,7 @@ from numpy_ref.checks import whole_number
 from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint, IncompleteCheckpoint
 from numpy_ref.durable import replace_file
 from numpy_ref.optim import AdamState, ScheduleState, SGDState
-from numpy_ref.precision import ScalerState
+from numpy_ref.precision import ScalerState, faults_of_scaler
 from torch_port.optim import ADAM_MOMENTS, SGD_MOMENTS
 
 __all__ = [
@@ -597,18 +597,8 @@ def _scaler_state(state: Mapping[str, Any], faults: list[str]) -> ScalerState | 
         faults.append(f"scaler: expected the state of an enabled GradScaler, found {dict(state)}; leave it out")
         return None
     scaler = ScalerState(torch.tensor(scale, dtype=torch.float32).item(), tracker)
-    faults += _faults_of_scale(scaler)
+    faults += faults_of_scaler(scaler)
     return scaler
-
-
-def _faults_of_scale(scaler: ScalerState) -> list[str]:
-    """What a scaler could not go on from."""
-    faults, (scale, tracker) = [], scaler
-    if type(scale) is not float or not 0 <= scale < np.inf or float(np.float32(scale)) != scale:
-        faults.append(f"scaler/scale: expected a finite float32 number >= 0, found {scale!r}")
-    if type(tracker) is not int or not 0 <= tracker < 2**31:
-        faults.append(f"scaler/growth_tracker: expected an int from 0 to {2**31 - 1}, found {tracker!r}")
-    return faults
 
 
 # From the tree to torch's state dicts
@@ -690,7 +680,7 @@ def _set_scaler(scaler: Any, state: dict[str, Any], faults: list[str]) -> None:
         return
     if not state:
         faults.append("scaler: expected an enabled GradScaler, found a disabled one")
-    faults += _faults_of_scale(scaler)
+    faults += faults_of_scaler(scaler)
     state |= {"scale": scaler.scale, "_growth_tracker": scaler.growth_tracker}
 
 

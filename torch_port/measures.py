@@ -30,6 +30,7 @@ from numpy_ref.data import Dataset
 from numpy_ref.equivalence import Verdict, compare
 from torch_port import arithmetic, model, optim, rng, variants
 from torch_port.boundary import Measured
+from torch_port.rounding import STORAGE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -133,6 +134,19 @@ def compiled_sides(x: Array, weight: Array, bias: Array, grad: Array, *, network
     except torch._dynamo.exc.BackendCompilerFailed as error:
         raise NotHere(f"torch.compile cannot compile: {str(error).splitlines()[0]}") from None
     return Sides(_layer_results(eager, x, parameters, grad), found)
+
+
+def autocast_sides(x: Array, weight: Array, bias: Array, grad: Array, *, precision: str, network: Any = model) -> Sides:
+    """Output and gradients of `nn.Linear` in autocast, and of our layer on cast inputs; arguments of `linear_sides`."""
+    stock, ours = (module.Linear(*weight.T.shape) for module in (torch.nn, network))
+    dtype, parameters = STORAGE[precision], {"weight": weight, "bias": bias}
+
+    def in_autocast(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype):
+            return stock(inputs).float()  # type: ignore[no-any-return]
+
+    expected = _layer_results(stock, x, parameters, grad, in_autocast)
+    return Sides(expected, _layer_results(ours, x, parameters, grad, lambda inputs: ours(inputs.to(dtype)).float()))
 
 
 def batch_norm_sides(z: Array, weight: Array, bias: Array, grad: Array, *, network: Any = model) -> Sides:
@@ -671,6 +685,16 @@ def _stock_grad_scaler() -> Sides:
 @_measures("stock Linear")
 def _stock_linear() -> Sides:
     return linear_sides(**_positive(61, 64, 33))
+
+
+@_measures("stock autocast, float16")
+def _stock_autocast_float16() -> Sides:
+    return autocast_sides(**_positive(61, 64, 33), precision="float16")
+
+
+@_measures("stock autocast, bfloat16")
+def _stock_autocast_bfloat16() -> Sides:
+    return autocast_sides(**_positive(61, 64, 33), precision="bfloat16")
 
 
 @_measures("stock BatchNorm1d")

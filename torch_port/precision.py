@@ -140,9 +140,9 @@ def scale_loss(loss: Loss, scale: float) -> Loss:
         tensor(512.)
     """
     check_scale("scale_loss", scale)
-    if isinstance(loss, (int, float)):
-        return loss * scale  # type: ignore[return-value]
-    return loss * torch.tensor(scale, dtype=torch.float32, device=loss.device)  # type: ignore[no-any-return]
+    if not isinstance(loss, Tensor):
+        return loss * scale  # type: ignore[no-any-return]
+    return loss * torch.tensor(scale, dtype=torch.float32, device=loss.device)  # type: ignore[return-value]
 
 
 def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from numpy_ref.recompute import segments_of, square_root_rule
@@ -36,10 +37,11 @@ def forward(
         masks: as for the model.
         segments: from 1, which keeps `x` alone, to the number of linear layers.
         generator: draws the masks, layer by layer, in place of `masks`; advanced once, by this call and not by the
-            backward pass.
+            backward pass, and not outside training.
 
     Returns:
-        Logits (B, C). A backward pass from them gives the gradients of the plain one, bit for bit.
+        Logits (B, C). A backward pass from them gives the gradients of the plain one, bit for bit. The model may be in
+        another mode by then, but must have the same numbers: a change of weights in between is not noticed.
 
     Raises:
         ValueError: `segments` out of its range, another number of masks, or both masks and a generator.
@@ -52,6 +54,7 @@ def forward(
         model.check_masks(masks)
     elif len(masks):
         raise ValueError("recompute.forward: expected masks or a generator that draws them, found both.")
+    masks = tuple(masks)  # the caller's list may be another by the backward pass
     x = x if model.precision is None else x.to(STORAGE[model.precision])
 
     def segment(x: torch.Tensor, layers: range) -> torch.Tensor:
@@ -77,22 +80,28 @@ def _contexts(
 ) -> Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]:
     """What surrounds the forward pass of a segment, and its repetition."""
     start = None if generator is None else generator.get_state()
-    return lambda: (nullcontext(), _repeating(model, generator, start))
+    modes = [(module, module.training) for module in model.modules()]
+    return lambda: (nullcontext(), _repeating(modes, generator, start))
 
 
 @contextmanager
-def _repeating(model: MLP, generator: torch.Generator | None, start: torch.Tensor | None) -> Iterator[None]:
-    """The stream put back to its start, and forward again after; statistics left as they are."""
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm) and module.track_running_stats]
+def _repeating(
+    modes: list[tuple[nn.Module, bool]], generator: torch.Generator | None, start: torch.Tensor | None
+) -> Iterator[None]:
+    """The modes and the stream of the forward pass, statistics left as they are; afterwards all as it was before."""
+    names = ("training", "track_running_stats")
+    flags = [(module, name, getattr(module, name)) for module, _ in modes for name in names if hasattr(module, name)]
     now = None if generator is None else generator.get_state()
     try:
-        for norm in norms:
-            norm.track_running_stats = False
+        for module, training in modes:
+            module.training = training
+            if isinstance(module, BatchNorm):
+                module.track_running_stats = False
         if generator is not None and start is not None:
             generator.set_state(start)
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for module, name, flag in flags:
+            setattr(module, name, flag)
         if generator is not None and now is not None:
             generator.set_state(now)

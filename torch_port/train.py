@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
 from numpy_ref import train as reference
@@ -21,9 +22,17 @@ from numpy_ref.optim import AdamState, ScheduleState, SGDState
 from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
 from numpy_ref.tree import copy_tree
 from torch_port import model as network
-from torch_port import optim
+from torch_port import optim, recompute
 from torch_port.arithmetic import arithmetic_named, check_subnormals
 from torch_port.data import Batch, PositionedSampler, Samples, init_loader
+from torch_port.precision import (
+    ScalerState,
+    decode_scaler,
+    encode_scaler,
+    faults_of_scaler,
+    has_inf_or_nan,
+    init_scaler,
+)
 from torch_port.rng import StreamState, generator_from, init_stream, stream_state
 
 __all__ = [
@@ -52,10 +61,11 @@ class Run:
         config: the settings.
         run_id: 32 hexadecimal digits, drawn from the system when the run was started.
         fingerprint: of the data set.
-        step: completed updates.
+        step: completed steps, skipped updates included.
         model: the module, in training or evaluation mode, on the run's device.
         optimizer: over the module's parameters.
         schedule: sets the optimizer's rate.
+        scaler: PyTorch's own, of losses; disabled unless the run computes in float16.
         order: the order's stream at the start of this epoch.
         position: epoch, and samples consumed in it.
         dropout: the generator of the masks, on the CPU.
@@ -69,6 +79,7 @@ class Run:
     model: network.MLP
     optimizer: torch.optim.Optimizer
     schedule: LRScheduler
+    scaler: GradScaler
     order: StreamState
     position: Position
     dropout: torch.Generator
@@ -186,6 +197,7 @@ def live_state(run: Run) -> RunState:
         model=_arrays(run.model),
         optimizer=optimizer,
         schedule=ScheduleState(run.schedule.last_epoch, float(run.optimizer.param_groups[0]["lr"])),
+        scaler=decode_scaler(run.scaler.state_dict())[0] if run.scaler.is_enabled() else {},
         rng=RngState(run.order, stream_state(run.dropout)),
         data=run.position,
         best=run.best,
@@ -210,6 +222,8 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
     run.optimizer.param_groups[0]["lr"] = state.schedule.rate
     tick, rate = state.schedule
     run.schedule.load_state_dict({"last_epoch": tick, "_step_count": tick + 1, "_last_lr": [rate]})
+    if isinstance(state.scaler, ScalerState):
+        run.scaler.load_state_dict(encode_scaler(state.scaler, **_growth(config)))
     run.order, run.position, run.dropout = copy_tree(state.rng.order), state.data, generator_from(state.rng.dropout)
     run.step, run.best = state.step, copy_tree(state.best)
     return run
@@ -230,18 +244,18 @@ def train_n_steps(
     on_step: Callable[[StepRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Run:
-    """Advance a run by n completed updates, or by fewer where it is asked to stop.
+    """Advance a run by n completed steps, or by fewer where it is asked to stop.
 
     Args:
         run: used up: its live objects are the result's. Where an argument is refused or `on_step` raises, it keeps
-            them, at its last completed update; an error within an update leaves them half-way, and ends the run.
+            them, at its last completed step; an error within a step leaves them half-way, and ends the run.
         data: the data set the run was started on.
-        n: updates, >= 0.
-        on_step: called after each update with its record.
-        stop: asked before each update; once it says so, no further one is made.
+        n: steps, >= 0: updates, or in float16 updates that an overflow made it skip.
+        on_step: called after each step with its record.
+        stop: asked before each step; once it says so, no further one is made.
 
     Returns:
-        The run n steps later, or where it was stopped: in either case after a completed update.
+        The run n steps later, or where it was stopped: in either case after a completed step.
 
     Raises:
         TypeError: it is no run of this package.
@@ -337,8 +351,8 @@ def _batches(run: Run, data: Dataset, sampler: PositionedSampler) -> Iterator[Ba
 
 
 def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) -> StepRecord:
-    """One update from the next window of samples, in micro-batches."""
-    config, model, device = run.config, run.model, run.device
+    """One step on the next window of samples, in micro-batches."""
+    config, model, scaler, device = run.config, run.model, run.scaler, run.device
     ops = arithmetic_named(config.arithmetic)
     count = min(config.batch_size * config.accumulation, sampler.samples - run.position.consumed)
     loss, used = torch.zeros((), dtype=torch.float32, device=device), []
@@ -347,16 +361,23 @@ def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) 
         x, labels, samples = next(batches)
         dropout = config.dropout if model.training else 0.0
         masks = network.draw_masks(run.dropout, config.hidden, len(samples), dropout, device=device)
-        part = network.cross_entropy(model(x.to(device), masks), labels.to(device), ops, count=count)
-        part.backward()  # type: ignore[no-untyped-call]
+        if config.recompute_segments:
+            logits = recompute.forward(model, x.to(device), masks, segments=config.recompute_segments)
+        else:
+            logits = model(x.to(device), masks)
+        part = network.cross_entropy(logits, labels.to(device), ops, count=count)
+        scaler.scale(part).backward()  # type: ignore[no-untyped-call]
         loss = loss + part.detach()
         used.append(samples)
-    rate = float(run.optimizer.param_groups[0]["lr"])
-    run.optimizer.step()
-    run.schedule.step()
+    rate, scale = float(run.optimizer.param_groups[0]["lr"]), scaler.get_scale()
+    skipped = scaler.is_enabled() and has_inf_or_nan(p.grad for p in model.parameters() if p.grad is not None)
+    scaler.step(run.optimizer)
+    scaler.update()
+    if not skipped:
+        run.schedule.step()
     sampler.advance(count)
     run.order, run.position, run.step = sampler.order, sampler.position, run.step + 1
-    return StepRecord(run.step, float(loss), rate, torch.cat(used).numpy())
+    return StepRecord(run.step, float(loss), rate, torch.cat(used).numpy(), scale, skipped)
 
 
 def _fresh(config: RunConfig, inputs: int, classes: int, run_id: str, fingerprint: str) -> Run:
@@ -384,6 +405,7 @@ def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str
         model=model,
         optimizer=optimizer,
         schedule=_schedule(config, optimizer),
+        scaler=_scaler(config, next(model.parameters()).device),
         order=init_stream(config.seed, "order"),
         position=Position(0, 0),
         dropout=generator_from(init_stream(config.seed, "dropout")),
@@ -397,6 +419,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {
         "batch_norm": config.batch_norm,
         "dropout": config.dropout,
+        "precision": config.precision,
         "ops": arithmetic_named(config.arithmetic),
     }
 
@@ -428,6 +451,17 @@ def _schedule(config: RunConfig, optimizer: torch.optim.Optimizer) -> LRSchedule
     )
 
 
+def _scaler(config: RunConfig, device: torch.device) -> GradScaler:
+    """The configuration's scaler of losses; the stock one would keep the scale as float64 until its first use."""
+    scale = init_scaler(init_scale=config.init_scale).scale
+    return torch.amp.GradScaler(device.type, init_scale=scale, enabled=config.scales_loss, **_growth(config))
+
+
+def _growth(config: RunConfig) -> dict[str, Any]:
+    """How the scale moves."""
+    return {name: getattr(config, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}
+
+
 def _check_kind(where: str, run: Run) -> None:
     if not isinstance(run, Run):
         raise TypeError(
@@ -449,6 +483,8 @@ def _check_live(run: Run) -> None:
             faults.append(f"mode: expected every module in {mode} mode as the model is, found {name} in the other")
         if getattr(module, "ops", ops) != ops:
             faults.append(f"model: {name}.ops: expected {ops.name} arithmetic, found {module.ops.name}")
+    if model.precision != config.precision:
+        faults.append(f"model: precision: expected {config.precision!r}, found {model.precision!r}")
     if model.scale != 1 / (1 - config.dropout):
         faults.append(f"model: scale: expected {1 / (1 - config.dropout)!r} for the dropout, found {model.scale!r}")
     optimizer = _optimizer(config, model)
@@ -470,11 +506,24 @@ def _check_live(run: Run) -> None:
         moving = ("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step")
         settings = [{k: v for k, v in x.state_dict().items() if k not in moving} for x in (schedule, run.schedule)]
         faults += _apart("schedule", *settings)
+    faults += _scaler_faults(config, run.scaler)
     if faults:
         raise ValueError(f"snapshot: {'; '.join(faults)}. {LIVE_ADVICE}")
 
 
 LIVE_ADVICE = "What is no part of the state must be as RunConfig has it, or a resume would go on otherwise."
+
+
+def _scaler_faults(config: RunConfig, scaler: GradScaler) -> list[str]:
+    """What differs from the configuration's scaler, or is within a step."""
+    if type(scaler) is not GradScaler:
+        return [f"scaler: expected {_kind(_scaler(config, torch.device('cpu')))}, found {_kind(scaler)}"]
+    if scaler.is_enabled() != config.scales_loss:
+        return [f"scaler: expected it to be {'enabled' if config.scales_loss else 'disabled'} for {config.precision}"]
+    state = scaler.state_dict()
+    faults = faults_of_scaler(ScalerState(state["scale"], state["_growth_tracker"])) if state else []
+    return faults + _apart("scaler", *({k: v for k, v in x.items() if k in _growth(config)}
+                                       for x in (_growth(config) if state else {}, state)))  # fmt: skip
 
 
 def _apart(where: str, expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
