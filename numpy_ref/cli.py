@@ -140,7 +140,14 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
         help="auto: continue the run in the directory, or start one; never: the directory must hold none",
     )
     train.add_argument("--quiet", action="store_true", help="print errors only")
-    for command in (demo, train) if "on_device" in impl.__all__ else ():
+    account = verb(
+        "account", partial(_account, impl), "bytes and operations of a step, computed beside measured", "--json"
+    )
+    account.add_argument(
+        "--data", default="digits", metavar="digits|FILE.npz|FILE.csv", help="data set (default: digits)"
+    )
+    _add_config(account)
+    for command in (demo, train, account) if "on_device" in impl.__all__ else ():
         command.add_argument("--device", default="cpu", help="where runs live, such as cuda:0 (default: %(default)s)")
     _add_config(train)
 
@@ -300,7 +307,7 @@ def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
 
 def _train(impl: Any, options: argparse.Namespace) -> int:
     data = impl.load_data(options.data)
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(RunConfig) if hasattr(options, f.name)}
+    given = _given(options)
     if options.resume == "required" and not options.dir.is_dir():
         raise _none_yet(options)
     if options.dir.is_dir():
@@ -553,6 +560,34 @@ def _range(options: argparse.Namespace) -> int:
     else:
         say("\n".join(number_line.lines(result)))
     return HOLDS
+
+
+def _account(impl: Any, options: argparse.Namespace) -> int:
+    from numpy_ref.accounting import account_rows  # here, so that help starts fast
+
+    rows = account_rows(impl, impl.load_data(options.data), config=RunConfig(**_given(options)))
+    explained = all(row.explained for row in rows)
+    if options.json:
+        say_json(
+            {
+                "explained": explained,
+                "rows": [r._asdict() | {"difference": r.difference, "explained": r.explained} for r in rows],
+            }
+        )
+        return HOLDS if explained else BROKEN
+    counts = [tuple("-" if n is None else f"{n:,}" for n in (r.computed, r.measured, r.difference)) for r in rows]
+    lines = [
+        (r.model, r.precision, r.recompute, r.term, *n, r.reason or "-") for r, n in zip(rows, counts, strict=True)
+    ]
+    head = ("model", "layers in", "computed again", "term", "computed", "measured", "difference", "which comes from")
+    table(head, lines)
+    say("\nevery difference is accounted for" if explained else "\na difference is NOT accounted for")
+    return HOLDS if explained else BROKEN
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the run that the command line names."""
+    return {f.name: getattr(options, f.name) for f in dataclasses.fields(RunConfig) if hasattr(options, f.name)}
 
 
 def _boundary(impl: Any, options: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ from numpy_ref.train import Evaluation
 from parity_tests.commands import call, python, strict_json
 from parity_tests.implementations import EACH, NO_TORCH
 
-VERBS = ["demo", "train", "inspect", "verify", "diff", "boundary"]
+VERBS = ["demo", "train", "account", "inspect", "verify", "diff", "range", "boundary"]
 SETTINGS = {  # for each field of RunConfig a value other than its default, and the words that ask for it
     "seed": (2**64 - 1, ["--seed", str(2**64 - 1)]),
     "hidden": ((5, 3), ["--hidden", "5,3"]),
@@ -59,6 +59,12 @@ SETTINGS = {  # for each field of RunConfig a value other than its default, and 
     "total_steps": (77, ["--total-steps", "77"]),
     "evaluate_every": (4, ["--evaluate-every", "4"]),
     "arithmetic": ("native", ["--arithmetic", "native"]),
+    "precision": ("float16", ["--precision", "float16"]),
+    "init_scale": (1024.0, ["--init-scale", "1024"]),
+    "growth_factor": (1.5, ["--growth-factor", "1.5"]),
+    "backoff_factor": (0.25, ["--backoff-factor", "0.25"]),
+    "growth_interval": (5, ["--growth-interval", "5"]),
+    "recompute_segments": (1, ["--recompute-segments", "1"]),
 }
 
 
@@ -154,7 +160,7 @@ def test_devices_and_measuring_are_offered_only_where_the_package_has_them(capsy
     for impl, there in ((numpy_ref, False), (with_both, True), (torch_port, True)):
         for verb in VERBS:
             out = call(capsys, verb, "--help", impl=impl).out
-            assert ("--device" in out) == (there and verb in ("demo", "train"))
+            assert ("--device" in out) == (there and verb in ("demo", "train", "account"))
             assert ("--check" in out) == (there and verb == "boundary")
 
 

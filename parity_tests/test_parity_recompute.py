@@ -1,4 +1,6 @@
-"""Gradient checkpointing in the port: the reference's bits, the inputs of segments alone, and streams left as they are."""
+"""Gradient checkpointing in the port: the reference's bits, only the inputs of segments kept, streams left alone."""
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ from torch.utils.checkpoint import CheckpointError, checkpoint  # noqa: E402 - a
 from torch_port import arithmetic, recompute  # noqa: E402
 from torch_port import model as network  # noqa: E402
 from torch_port import rng as port_rng  # noqa: E402
+
+# Statistics of two samples nearly alike make gradients beyond float16: infinities, which must come again as well.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 
 DROPOUT = 0.25
 PRECISIONS = (None, "float16", "bfloat16")
@@ -152,18 +157,26 @@ def test_a_pass_with_segments_is_the_plain_one(case, segments):
     assert digest({name: result[name] for name in plain}) == digest(plain)
 
 
-def test_statistics_move_once_a_step_however_often_the_backward_pass_runs():
-    module = NORMED.module()
+def second_backward(within, impl=recompute):
+    """Whether a second backward pass gives the same gradients, and statistics move once a step."""
+    module, fallen = NORMED.module(), set()
     generator = port_rng.generator_from(NORMED.stream)
+    how = {"generator": generator} if within else {"masks": NORMED.masks()}
     for step in (1, 2):
         module.zero_grad()
-        loss = NORMED.loss(recompute.forward(module, torch.tensor(NORMED.x), segments=2, generator=generator))
+        loss = NORMED.loss(impl.forward(module, torch.tensor(NORMED.x), segments=2, **how))
         loss.backward(retain_graph=True)
         once = gradients(module)
         module.zero_grad()
         loss.backward()
-        assert digest(gradients(module)) == digest(once)
-        assert module.norm0.num_batches_tracked == step
+        fallen |= {"second backward pass"} if digest(gradients(module)) != digest(once) else set()
+        fallen |= {"next step"} if module.norm0.num_batches_tracked != step else set()
+    return fallen
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_statistics_move_once_a_step_however_often_the_backward_pass_runs(within):
+    assert second_backward(within) == set()
 
 
 def test_passes_interleaved_keep_apart():
@@ -281,7 +294,8 @@ def test_an_error_in_the_repetition_leaves_streams_flags_and_statistics_as_they_
 
 
 def test_what_is_put_back_only_after_success_is_told_apart():
-    mutant = with_fault(recompute, "    finally:\n", "    except GeneratorExit:\n        raise\n    else:\n")
+    loop = "for module, name, flag in self.flags:"
+    mutant = with_fault(recompute, loop, f"if error[0] is OSError:\n            return\n        {loop}")
     assert differences(NORMED, within=True, impl=mutant) == set()
     assert after_an_error(mutant) == {"stream": False, "flags": False, "state": True}
 
@@ -345,7 +359,9 @@ def test_the_plain_pass_saves_more_and_so_does_one_without_checkpoints(precision
     assert plain > 8 * some  # at least the input and the output of each of 16 layers
     call = "checkpoint(segment, x, layers, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)"
     mutant = with_fault(recompute, call, "segment(x, layers)")
-    assert saved(case, 4, within=True, impl=mutant) == plain
+    assert (
+        saved(case, 4, within=True, impl=mutant) >= plain
+    )  # the factor of the units that stay is made for each segment
 
 
 # PyTorch by itself
@@ -407,13 +423,15 @@ def test_a_pass_that_cannot_be_made_is_refused_before_anything_is_drawn():
 
 
 CALL = "checkpoint(segment, x, layers, use_reentrant"
-PAIR = "(nullcontext(), _repeating(modes, generator, start))"
+START = "self.generator.set_state(self.start)"
+PAIR = "return nullcontext(), _Repetition(model, generator)"
 FAULTS = {  # what stands in place of what, and a law that falls
-    "masks drawn anew": (("generator.set_state(start)", "pass"), "gradients"),
-    "stream not put forward again": (("generator.set_state(now)", "pass"), "stream after backward"),
+    "masks drawn anew": ((START, "pass"), "gradients"),
+    "masks repeated once": ((START, START + "; self.start = None"), "second backward pass"),
+    "stream not put forward again": (("self.generator.set_state(self.now)", "pass"), "stream after backward"),
     "statistics moved twice": (("module.track_running_stats = False", "pass"), "state after backward"),
-    "statistics moved by the backward pass": ((PAIR, "(_repeating(modes, generator, start), nullcontext())"), "state"),
-    "flags not put back": (("setattr(module, name, flag)", "pass"), "state of the next step"),
+    "statistics moved by the backward pass": ((PAIR, "return _Repetition(model, generator), nullcontext()"), "state"),
+    "flags not put back": (("setattr(module, name, flag)", "pass"), "next step"),
     "mode of the backward pass": (("module.training = training", "pass"), "gradients in another mode"),
     "input of another segment": (
         (CALL, CALL.replace("segment,", "lambda _, layers: segment(x, layers),")),
@@ -427,25 +445,38 @@ FAULTS = {  # what stands in place of what, and a law that falls
 }
 
 
+def another_mode(within, impl):
+    """Whether the gradients are the same when the model is in another mode by the backward pass."""
+    case = Case((7,) * 5, 7, batch_norm=True, dropout=0.0)
+    module, how = case.module(), {"generator": port_rng.generator_from(case.stream)} if within else {}
+    loss = case.loss(impl.forward(module, torch.tensor(case.x), segments=2, **how))
+    module.eval()
+    loss.backward()
+    right = digest(gradients(module)) == digest(case.expected(2)["gradients"])
+    return set() if right else {"gradients in another mode"}
+
+
+def masks_taken_out(within, impl):
+    """Whether the gradients are the same when the caller's list of masks is empty by the backward pass."""
+    module, masks = NORMED.module(), NORMED.masks()
+    loss = NORMED.loss(impl.forward(module, torch.tensor(NORMED.x), masks, segments=2))
+    masks.clear()
+    loss.backward()
+    return set() if digest(gradients(module)) == digest(NORMED.expected(2)["gradients"]) else {"gradients"}
+
+
+def bits(within, impl):
+    """What differs from the reference; layers of one size, so that few faults are errors."""
+    rounded = Case((7,) * 6, 7, precision="bfloat16")
+    return differences(NORMED, within=within, impl=impl) | differences(rounded, within=within, impl=impl)
+
+
 def broken(impl):
-    """Names of the laws that fall; layers of one size, so that few faults are errors."""
+    """Names of the laws that fall."""
     fallen = set()
-    for within in (True, False):
+    for law, within in product((bits, second_backward, another_mode, masks_taken_out), (True, False)):
         try:
-            fallen |= differences(NORMED, within=within, impl=impl)
-            fallen |= differences(Case((7,) * 6, 7, precision="bfloat16"), within=within, impl=impl)
-            module, masks = NORMED.module(), NORMED.masks()
-            found(NORMED, 2, within=within, impl=impl, module=module)
-            module.zero_grad()
-            again = found(NORMED, 2, within=within, impl=impl, module=module)
-            fallen |= set() if again["state"]["norm0.num_batches_tracked"] == 2 else {"state of the next step"}
-            module = NORMED.module()
-            loss = NORMED.loss(impl.forward(module, torch.tensor(NORMED.x), masks, segments=2))
-            module.eval()
-            masks.clear()
-            loss.backward()
-            if digest(gradients(module)) != digest(NORMED.expected(2)["gradients"]):
-                fallen.add("gradients in another mode")
+            fallen |= law(within, impl)
         except (CheckpointError, IndexError):
             fallen.add("error")
     return fallen

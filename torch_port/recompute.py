@@ -6,12 +6,12 @@ state is put back before a segment is computed again, and forward again after it
 statistics are moved by the forward pass alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from numpy_ref.recompute import segments_of, square_root_rule
@@ -60,8 +60,8 @@ def forward(
     def segment(x: torch.Tensor, layers: range) -> torch.Tensor:
         return model.forward_layers(x, masks if generator is None else _drawn(model, layers, generator, x), layers)
 
+    contexts = partial(_contexts, model, generator)
     for layers in cuts:
-        contexts = _contexts(model, generator)
         x = checkpoint(segment, x, layers, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
     return x
 
@@ -75,33 +75,37 @@ def _drawn(model: MLP, layers: range, generator: torch.Generator, x: torch.Tenso
     return [torch.empty(0)] * layers.start + masks
 
 
-def _contexts(
-    model: MLP, generator: torch.Generator | None
-) -> Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]:
-    """What surrounds the forward pass of a segment, and its repetition."""
-    start = None if generator is None else generator.get_state()
-    modes = [(module, module.training) for module in model.modules()]
-    return lambda: (nullcontext(), _repeating(modes, generator, start))
+def _contexts(model: MLP, generator: torch.Generator | None) -> tuple[AbstractContextManager[Any], "_Repetition"]:
+    """What surrounds the forward pass of a segment that begins now, and its repetitions."""
+    return nullcontext(), _Repetition(model, generator)
 
 
-@contextmanager
-def _repeating(
-    modes: list[tuple[nn.Module, bool]], generator: torch.Generator | None, start: torch.Tensor | None
-) -> Iterator[None]:
-    """The modes and the stream of the forward pass, statistics left as they are; afterwards all as it was before."""
-    names = ("training", "track_running_stats")
-    flags = [(module, name, getattr(module, name)) for module, _ in modes for name in names if hasattr(module, name)]
-    now = None if generator is None else generator.get_state()
-    try:
-        for module, training in modes:
+class _Repetition(AbstractContextManager[None]):
+    """The modes and the stream as now, statistics left as they are; afterwards all is as it was before.
+
+    Entered once in every backward pass: with `retain_graph` there may be several.
+    """
+
+    def __init__(self, model: MLP, generator: torch.Generator | None) -> None:
+        self.modes = [(module, module.training) for module in model.modules()]
+        self.generator = generator
+        self.start = None if generator is None else generator.get_state()
+
+    def __enter__(self) -> None:
+        names = ("training", "track_running_stats")
+        self.flags = [
+            (part, name, getattr(part, name)) for part, _ in self.modes for name in names if hasattr(part, name)
+        ]
+        for module, training in self.modes:
             module.training = training
             if isinstance(module, BatchNorm):
                 module.track_running_stats = False
-        if generator is not None and start is not None:
-            generator.set_state(start)
-        yield
-    finally:
-        for module, name, flag in flags:
+        if self.generator is not None and self.start is not None:
+            self.now = self.generator.get_state()
+            self.generator.set_state(self.start)
+
+    def __exit__(self, *error: object) -> None:
+        for module, name, flag in self.flags:
             setattr(module, name, flag)
-        if generator is not None and now is not None:
-            generator.set_state(now)
+        if self.generator is not None:
+            self.generator.set_state(self.now)
