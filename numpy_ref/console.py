@@ -107,6 +107,8 @@ class Progress:
         self.shown = now
         left = (now - self.begun) / (record.step - self.start) * (self.total - record.step)
         text = f"step {record.step}/{self.total}  loss {record.loss:.4f}  rate {record.rate:.2e}  {left:.0f} s left"
+        if record.scale != 1 or record.skipped:
+            text += f"  scale {record.scale:.4g}" + ", skipped" * record.skipped
         sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
         sys.stderr.flush()
 
