@@ -33,6 +33,7 @@ from numpy_ref.console import OutputLost, Progress, flush, say, say_json, table,
 from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import differences
+from numpy_ref.exercises.commands import add_arguments, run_exercises, run_grade
 from numpy_ref.interrupt import STATUS, Interruption
 from numpy_ref.model import BUFFERS
 
@@ -175,6 +176,11 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     boundary.add_argument("--row", action="append", choices=names, metavar="NAME", help=text)
     if "check_boundary" in impl.__all__:
         boundary.add_argument("--check", action="store_true", help="measure what can be measured on this machine")
+
+    text = "functions to write, from the idea to a solution that is graded"
+    exercises = verb("exercises", partial(run_exercises, impl), text, "start resume")
+    text = "hold a solution of an exercise to its laws, and say what it lost"
+    add_arguments(exercises, verb("grade", partial(run_grade, impl), text, "resume.py"))
     return parser
 
 

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
-if os.name != "nt":
+try:
     import fcntl
+except ImportError:  # Windows, a browser: no locks there
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "DISK",
@@ -96,8 +98,8 @@ class Disk:
             BlockingIOError: Another holds the lock, or the file no longer stands there.
             OSError: There are no locks here, or another cause.
         """
-        if os.name == "nt":
-            raise OSError(errno.ENOTSUP, "there are no such locks on Windows")
+        if fcntl is None:
+            raise OSError(errno.ENOTSUP, "there are no such locks on this system")
         lock = os.dup(file.fileno())
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +187,7 @@ def _stands_at(descriptor: int, path: str) -> bool:
 def _synchronise(descriptor: int) -> None:
     """Synchronise once: after a failed fsync the kernel may drop the pages, and a second one would report success."""
     # On macOS fsync stops at the drive's volatile cache; F_FULLFSYNC goes through it, where the file system has it.
-    full = None if os.name == "nt" else getattr(fcntl, "F_FULLFSYNC", None)
+    full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         try:
             fcntl.fcntl(descriptor, full)

@@ -33,7 +33,7 @@ from numpy_ref.train import Evaluation
 from parity_tests.commands import call, python, strict_json
 from parity_tests.implementations import EACH, NO_TORCH
 
-VERBS = ["demo", "train", "account", "inspect", "verify", "diff", "range", "boundary"]
+VERBS = ["demo", "train", "account", "inspect", "verify", "diff", "range", "boundary", "exercises", "grade"]
 SETTINGS = {  # for each field of RunConfig a value other than its default, and the words that ask for it
     "seed": (2**64 - 1, ["--seed", str(2**64 - 1)]),
     "hidden": ((5, 3), ["--hidden", "5,3"]),
@@ -139,7 +139,7 @@ def step(directory, number):
 def test_the_commands_are_these_under_the_name_of_the_package(capsys, impl):
     answer = call(capsys, "--help", impl=impl)
     assert answer.status == 0
-    assert re.findall(r"^    (\w+) ", answer.out, re.MULTILINE) == VERBS
+    assert re.findall(r"^    (\w+)(?: |$)", answer.out, re.MULTILINE) == VERBS
     assert answer.out.startswith(f"usage: python -m {impl.__name__} ")
     assert f"First try: python -m {impl.__name__} demo" in " ".join(answer.out.split())
     assert impl.__doc__.splitlines()[0] in " ".join(answer.out.split())
