@@ -1,4 +1,4 @@
-"""One check that many arguments need."""
+"""Checks that many arguments need."""
 
 import operator
 
@@ -14,3 +14,10 @@ def whole_number(where: str, value: object, low: int, end: int) -> int:
     if isinstance(value, (bool, np.bool_)) or not low <= number < end:
         raise ValueError(f"{where}: expected an integer from {low} to {end - 1}, found {value!r}.")
     return number
+
+
+def number(where: str, value: object) -> float:
+    """A real number, as it is; a boolean or a text is none."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ValueError(f"{where}: expected a number, found {value!r}.")
+    return value  # type: ignore[return-value]

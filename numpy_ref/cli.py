@@ -167,8 +167,8 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     diff.add_argument("b", type=Path)
 
     span = verb("range", _range, "what formats of 16 bits hold, and what they lose of gradients", "--scale 1024")
-    span.add_argument("--steps", type=_whole, default=200, help="of a run on the digits (default: %(default)s)")
-    span.add_argument("--scale", type=float, default=2.0**16, help="of the loss (default: %(default)s)")
+    span.add_argument("--steps", type=int, default=200, help="of a run on the digits, >= 1 (default: %(default)s)")
+    span.add_argument("--scale", type=float, default=2.0**16, help="of the loss, > 0 (default: %(default)s)")
 
     text = "the declared table: what matches bitwise, within, never"
     boundary = verb("boundary", partial(_boundary, impl), text, "--json")

@@ -16,6 +16,7 @@ import numpy as np
 
 from numpy_ref import arithmetic
 from numpy_ref.arithmetic import Arithmetic
+from numpy_ref.precision import check_precision
 from numpy_ref.rng import draw_bernoulli, draw_uniform
 from numpy_ref.rounding import STORAGE, cast
 
@@ -124,7 +125,7 @@ def forward(
         x: (B, D).
         ops: the arithmetic.
         training: normalise with the batch's statistics and drop units; else with the running ones, nothing dropped.
-        masks: one (B, H) a hidden layer, or none.
+        masks: in training with dropout one bool array (B, H) for each hidden layer; outside training they do not count.
         dropout: the share the masks drop.
         precision: the format of everything from a linear layer to the next: inputs, copies of weights, outputs, and the
             gradients by them, each rounded to it. Weights, batch normalisation and logits keep the model's type.
@@ -132,10 +133,24 @@ def forward(
 
     Returns:
         logits (B, C); the cache for `backward`; batch normalisation's new buffers (none outside training).
+
+    Raises:
+        ValueError: an unknown format, or in training another number of masks than there are layers to drop from.
     """
-    x = rounded(x, precision)
+    check_precision("forward", precision)
     layers = range(depth_of(model))
+    check_masks(masks, len(layers) - 1 if dropout else 0, training=training)
+    x = rounded(x, precision)
     return forward_layers(model, x, ops, layers, training=training, masks=masks, dropout=dropout, precision=precision)
+
+
+def check_masks(masks: Sequence[Array], expected: int, *, training: bool) -> None:
+    """Refuse another number of masks than is needed, which would drop nothing, or too little."""
+    if training and len(masks) != expected:
+        raise ValueError(
+            f"forward: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
+            "Draw them with draw_masks."
+        )
 
 
 def forward_layers(

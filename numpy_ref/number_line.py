@@ -184,7 +184,8 @@ def lines(result: Range) -> list[str]:
     return [
         *_columns([head, *formats]),
         "",
-        f"{result.gradients:,} gradients of {result.steps} steps on the digits, and {result.zeros:,} that are 0;",
+        f"{result.gradients:,} gradients, and {result.zeros:,} that are 0: digits, Adam without momentum, "
+        f"{result.steps} updates;",
         f"float16 makes 0 of sizes up to {_shown(lost)}, and infinity of {infinite:.6g} and more",
         "",
         *_number_line(result),

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from numpy_ref.checks import whole_number
+from numpy_ref.checks import number, whole_number
 from numpy_ref.fixedpoint import FORMATS
-from numpy_ref.rounding import STORAGE
+from numpy_ref.rounding import PLAIN, STORAGE
 
 __all__ = [
     "ScalerState",
@@ -152,7 +152,7 @@ def init_scaler(*, init_scale: float = 2.0**16) -> ScalerState:
     Raises:
         ValueError: it is not.
     """
-    scale = _float32(init_scale)
+    scale = _float32(number("init_scaler: init_scale", init_scale))
     if not 0 < scale < np.inf:
         raise ValueError(f"init_scaler: init_scale: expected a number > 0, finite in float32, found {init_scale!r}.")
     return ScalerState(scale, 0)
@@ -196,15 +196,20 @@ def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
 
     Raises:
         ValueError: a scale that is negative, infinite or NaN.
+        TypeError: a single array, or arrays of other types than floats.
 
     Source:
-        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two.
+        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two. It
+        refuses gradients in float16: weights that are trained with a scale are to be float32.
 
     Example:
         >>> unscale_gradients([np.array([1024, 2048], np.float32)], 1024.0)
         [array([1., 2.], dtype=float32)]
     """
     check_scale("unscale_gradients", scale)
+    _check_gradients("unscale_gradients", gradients)
+    for i, g in gradients.items() if isinstance(gradients, dict) else enumerate(gradients):
+        _check_array(f"unscale_gradients: gradients[{i!r}]", g)
     with np.errstate(all="ignore"):  # a scale of 0 has an infinite inverse
         inverse = np.float32(np.float64(1) / np.float64(scale))
         if isinstance(gradients, dict):
@@ -221,6 +226,7 @@ def has_inf_or_nan(gradients: Iterable[Array] | Mapping[str, Array]) -> bool:
         >>> has_inf_or_nan([np.ones(2), np.array([np.nan])]), has_inf_or_nan([])
         (True, False)
     """
+    _check_gradients("has_inf_or_nan", gradients)
     arrays = gradients.values() if isinstance(gradients, Mapping) else gradients
     return not all(bool(np.isfinite(g).all()) for g in arrays)
 
@@ -250,7 +256,7 @@ def scaler_step(
         The state for the next update; products are formed in float64 and rounded to float32.
 
     Raises:
-        ValueError: a setting out of its range.
+        ValueError: a setting out of its range, or a state that no scaler has.
 
     Source:
         `torch.amp.GradScaler.update`.
@@ -260,9 +266,11 @@ def scaler_step(
         >>> scaler_step(state, False, growth_interval=2), scaler_step(state, True)
         (ScalerState(scale=16.0, growth_tracker=0), ScalerState(scale=4.0, growth_tracker=0))
     """
-    if not growth_factor > 1:
+    if faults := faults_of_scaler(state):
+        raise ValueError(f"scaler_step: {'; '.join(faults)}.")
+    if not number("scaler_step: growth_factor", growth_factor) > 1:
         raise ValueError(f"scaler_step: growth_factor: expected a number > 1, found {growth_factor!r}.")
-    if not 0 < backoff_factor < 1:
+    if not 0 < number("scaler_step: backoff_factor", backoff_factor) < 1:
         raise ValueError(f"scaler_step: backoff_factor: expected a number in (0, 1), found {backoff_factor!r}.")
     growth_interval = whole_number("scaler_step: growth_interval", growth_interval, 1, 2**31)
     if found_inf:
@@ -340,6 +348,8 @@ def decode_scaler(values: Mapping[str, Any]) -> tuple[ScalerState, dict[str, Any
         >>> decode_scaler(encode_scaler(ScalerState(8.0, 3), growth_interval=5))[0]
         ScalerState(scale=8.0, growth_tracker=3)
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"decode_scaler: expected a dict, found {type(values).__name__}.")
     if not values:
         raise ValueError(
             "decode_scaler: expected the state of an enabled scaler, found the empty one of a disabled scaler. Save "
@@ -360,7 +370,10 @@ def decode_scaler(values: Mapping[str, Any]) -> tuple[ScalerState, dict[str, Any
 def _float32(value: float) -> float:
     """The nearest float32 number, as a Python float; infinite where float32 is."""
     with np.errstate(all="ignore"):
-        return float(np.float32(value))
+        try:
+            return float(np.float32(value))
+        except OverflowError:  # a whole number beyond float64
+            return float(np.copysign(np.inf, 1 if value > 0 else -1))
 
 
 def _times(g: Array, inverse: np.float32) -> Array:
@@ -370,12 +383,26 @@ def _times(g: Array, inverse: np.float32) -> Array:
 
 def check_scale(where: str, scale: float) -> None:
     """Refuse what no scaler's state holds; 0 is where a scale ends that shrinks for ever."""
-    if not 0 <= scale < np.inf:
+    if not 0 <= number(f"{where}: scale", scale) < np.inf:
         raise ValueError(f"{where}: scale: expected a finite number >= 0, found {scale!r}.")
 
 
+def check_precision(where: str, precision: str | None) -> None:
+    """Refuse what is no format that layers compute in."""
+    if precision is not None and precision not in CASTS:
+        raise ValueError(f"{where}: precision: expected one of {', '.join(CASTS)}, or None, found {precision!r}.")
+
+
 def _check_array(where: str, x: object) -> None:
-    """Refuse what is no array of floats; lists and whole numbers have no format that could be compared."""
-    if not isinstance(x, (np.ndarray, np.generic)) or x.dtype not in (np.float16, np.float32, np.float64):
-        found = f"{x.dtype} array" if isinstance(x, np.ndarray) else type(x).__name__
-        raise TypeError(f"{where}: expected an array of float16, float32 or float64, found {found}.")
+    """Refuse what is no plain array of floats; lists and whole numbers have no format that could be compared."""
+    plain = type(x) in PLAIN or isinstance(x, np.generic)
+    if not plain or x.dtype not in (np.float16, np.float32, np.float64):  # type: ignore[attr-defined]
+        found = f"{x.dtype} array" if type(x) is np.ndarray else type(x).__name__
+        swapped = " in the other byte order" if type(x) is np.ndarray and not x.dtype.isnative else ""
+        raise TypeError(f"{where}: expected an array of float16, float32 or float64, found {found}{swapped}.")
+
+
+def _check_gradients(where: str, gradients: object) -> None:
+    """Refuse an array that stands alone."""
+    if isinstance(gradients, (np.ndarray, np.generic)):
+        raise TypeError(f"{where}: expected a list or a dict of arrays, found a single array. Put it into a list.")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy_ref import model as network
 from numpy_ref.arithmetic import Arithmetic
 from numpy_ref.checks import whole_number
+from numpy_ref.precision import check_precision
 from numpy_ref.rng import StreamState, generator_from, stream_state
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -92,7 +93,7 @@ def forward(
         ops: the arithmetic.
         segments: from 1, which keeps `x` alone, to the number of linear layers.
         training: as for `model.forward`.
-        masks: one (B, H) a hidden layer, or none.
+        masks: in training with dropout one bool array (B, H) for each hidden layer.
         generator: draws the masks, layer by layer, in place of `masks`; advanced, but not outside training.
         dropout: the share the masks drop.
         precision: as for `model.forward`.
@@ -106,8 +107,11 @@ def forward(
     Mirror:
         `torch_port.recompute.forward`, the same bits under reproducible arithmetic.
     """
+    check_precision("recompute.forward", precision)
     if generator is not None and len(masks):
         raise ValueError("recompute.forward: expected masks or a generator that draws them, found both.")
+    if generator is None:
+        network.check_masks(masks, network.depth_of(model) - 1 if dropout else 0, training=training)
     depth = network.depth_of(model)
     if not (training and dropout):
         generator = None  # nothing to draw

@@ -29,6 +29,7 @@ from numpy_ref.boundary import (
 from numpy_ref.checkpoint import read_checkpoint, save_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.equivalence import Tolerance
+from numpy_ref.exercises import EXERCISES
 from numpy_ref.train import init_run
 from parity_tests.commands import ROOT
 from parity_tests.mutants import losing, resuming
@@ -38,11 +39,11 @@ from parity_tests.witnesses import with_fault
 ALLOWANCES = {"rtol", "atol", "rel", "abs", "rel_tol", "abs_tol", "tolerance", "relative", "absolute", "decimal"}
 JUDGES = {"approx", "isclose", "allclose", "assert_allclose", "assert_close", "assert_almost_equal"}
 JUDGES |= {"assert_array_almost_equal", "assert_array_max_ulp", "assert_array_almost_equal_nulp"}
-OF_TOLERANCES = "test_equivalence.py"  # tests the comparison itself, and so makes tolerances; this file, faulty rows
+# These test the comparison itself, or what takes a tolerance, and so make some; this file makes faulty rows.
+OF_TOLERANCES = ("test_equivalence.py", "test_grader.py", "test_boundary.py")
 
 
-JUDGED = [path for path in sorted((ROOT / "parity_tests").glob("**/*.py"))
-          if path.name not in (OF_TOLERANCES, "test_boundary.py")]  # fmt: skip
+JUDGED = [path for path in sorted((ROOT / "parity_tests").glob("**/*.py")) if path.name not in OF_TOLERANCES]
 
 
 def fault_of_evidence(row):
@@ -166,11 +167,12 @@ def test_no_test_writes_a_tolerance(path):
     assert tolerances_written(path.read_text(encoding="utf-8")) == []
 
 
-def test_only_the_table_makes_tolerances_in_the_packages():
+def test_only_the_table_makes_tolerances_in_the_packages_and_exercises_for_what_learners_write():
     paths = [path for package in ("numpy_ref", "torch_port") for path in (ROOT / package).glob("**/*.py")]
     makers = [path for path in paths
               if re.search(r"\bTolerance\((?!NamedTuple)", path.read_text(encoding="utf-8"))]  # fmt: skip
-    assert makers == [ROOT / "numpy_ref" / "boundary.py"]
+    exercises = {ROOT / "numpy_ref" / "exercises" / f"{name}.py" for name in EXERCISES}
+    assert set(makers) - exercises == {ROOT / "numpy_ref" / "boundary.py"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The network against differences of its loss, against its formulas rounded once an operation, and against torch."""
 
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from itertools import product as combinations
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_ref import model as network
+from numpy_ref import recompute
 from numpy_ref.arithmetic import NATIVE, REPRODUCIBLE
 from numpy_ref.boundary import row_named
 from numpy_ref.equivalence import compare, digest
@@ -381,11 +383,12 @@ def test_a_row_does_not_depend_on_the_other_rows(case):
     for training in (False, True):
         if training and any(name.startswith("norm") for name in model):
             continue
-        logits = network.forward(model, x, REPRODUCIBLE, training=training, masks=masks, dropout=DROPOUT)[0]
+        dropout = DROPOUT if masks else 0.0
+        logits = network.forward(model, x, REPRODUCIBLE, training=training, masks=masks, dropout=dropout)[0]
         _, grad = network.cross_entropy(logits, labels, REPRODUCIBLE, count=len(labels))
         some = np.sort(rng.choice(len(labels), rng.integers(1, len(labels)), replace=False))
         part = network.forward(
-            model, x[some], REPRODUCIBLE, training=training, masks=[m[some] for m in masks], dropout=DROPOUT
+            model, x[some], REPRODUCIBLE, training=training, masks=[m[some] for m in masks], dropout=dropout
         )[0]
         assert same_bytes(part, logits[some])
         assert same_bytes(network.cross_entropy(part, labels[some], REPRODUCIBLE, count=len(labels))[1], grad[some])
@@ -431,7 +434,8 @@ def test_a_pass_leaves_its_arguments_as_they_are(case):
     model, x, labels, masks, _ = case
     for array in (x, labels, *masks, *model.values()):
         array.flags.writeable = False
-    logits, cache, buffers = network.forward(model, x, REPRODUCIBLE, training=True, masks=masks, dropout=DROPOUT)
+    dropout = DROPOUT if masks else 0.0
+    logits, cache, buffers = network.forward(model, x, REPRODUCIBLE, training=True, masks=masks, dropout=dropout)
     logits.flags.writeable = False
     _, grad = network.cross_entropy(logits, labels, REPRODUCIBLE, count=len(labels))
     grad.flags.writeable = False
@@ -529,3 +533,21 @@ def test_dropping_what_should_stay_would_be_seen():
         impl.draw_masks(generator_from(init_stream(0, "dropout")), (64,), 7, DROPOUT)[0] for impl in (network, mutant)
     ]
     assert (masks[0] != masks[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("dropout", "given"), [(0.5, []), (0.5, [np.ones((2, 3), bool)]), (0.0, [np.ones((2, 3), bool)] * 2)]
+)
+def test_masks_that_would_drop_nothing_or_too_little_are_refused(dropout, given):
+    model, x = network.blank_model(3, (3, 3), 2), np.ones((2, 3), np.float32)
+    expected = 2 if dropout else 0
+    for forward in (network.forward, partial(recompute.forward, segments=2)):
+        with pytest.raises(ValueError, match=f"masks: expected {expected}, .* found {len(given)}. Draw them"):
+            forward(model, x, REPRODUCIBLE, training=True, masks=given, dropout=dropout)
+
+
+def test_an_unknown_format_is_refused():
+    model, x = network.blank_model(3, (), 2), np.ones((2, 3), np.float32)
+    for forward in (network.forward, partial(recompute.forward, segments=1)):
+        with pytest.raises(ValueError, match="precision: expected one of float16, .*, or None, found 'fp16'"):
+            forward(model, x, REPRODUCIBLE, training=True, precision="fp16")

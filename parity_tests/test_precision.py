@@ -273,3 +273,45 @@ def test_a_scale_that_is_none_in_float32_is_refused(scale):
 def test_a_setting_out_of_range_is_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         scaler_step(init_scaler(), False, **setting)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: init_scaler(init_scale="a"), ValueError, "init_scaler: init_scale: expected a number, found 'a'"),
+        (lambda: init_scaler(init_scale=True), ValueError, "init_scaler: init_scale: expected a number, found True"),
+        (lambda: init_scaler(init_scale=10**400), ValueError, "init_scaler: init_scale: expected a number > 0, finite"),
+        (lambda: scale_loss(0.5, "a"), ValueError, "scale_loss: scale: expected a number, found 'a'"),
+        (lambda: scale_loss(0.5, -1.0), ValueError, "scale_loss: scale: expected a finite number >= 0, found -1.0"),
+        (lambda: unscale_gradients([], np.nan), ValueError, "unscale_gradients: scale: expected a finite number >= 0"),
+        (lambda: unscale_gradients(np.ones(3), 2.0), TypeError, "expected a list or a dict of arrays, found a single"),
+        (lambda: has_inf_or_nan(np.ones(3)), TypeError, "expected a list or a dict of arrays, found a single array"),
+        (
+            lambda: unscale_gradients({"w": np.array([4, 6])}, 2.0),
+            TypeError,
+            r"unscale_gradients: gradients\['w'\]: expected an array of float16, .* found int64 array",
+        ),
+        (
+            lambda: scaler_step(ScalerState(-8.0, 0), False),
+            ValueError,
+            "scaler/scale: expected a finite float32 number",
+        ),
+        (lambda: scaler_step(ScalerState(8.0, -1), True), ValueError, "scaler/growth_tracker: expected an int from 0"),
+        (lambda: scaler_step(init_scaler(), False, growth_factor="2"), ValueError, "growth_factor: expected a number"),
+        (lambda: precision.decode_scaler([1, 2]), ValueError, "decode_scaler: expected a dict, found list"),
+        (
+            lambda: precision.decode_scaler(precision.encode_scaler(init_scaler()) | {"scale": 10**400}),
+            ValueError,
+            "scaler/scale: expected a finite float32 number",
+        ),
+        (
+            lambda: precision.cast_to_dtype(np.ma.array([1.0, 2.0], mask=[0, 1]), "float16"),
+            TypeError,
+            "found MaskedArray",
+        ),
+        (lambda: precision.cast_to_dtype(np.ones(2, ">f4"), "float16"), TypeError, "found >f4 array in the other byte"),
+    ],
+)
+def test_bad_input_gets_one_clear_error(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -559,7 +559,7 @@ def test_the_text_says_what_was_found():
     for line in (
         "float16   16    11           2^-24               2^-14            65504         2^-10",
         "bfloat16  16    8            2^-133              2^-126           3.38953e+38   2^-7",
-        "9 gradients of 2 steps on the digits, and 2 that are 0;",
+        "9 gradients, and 2 that are 0: digits, Adam without momentum, 2 updates;",
         "float16 makes 0 of sizes up to 2^-25, and infinity of 65520 and more",
         "float16   1      22.2 %  22.2 %     0 %",
         "float16   2^1    11.1 %  33.3 %     11.1 %",

@@ -17,6 +17,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from numpy_ref.model import NORM_EPS, NORM_MOMENTUM
+from numpy_ref.precision import check_precision
 from torch_port.arithmetic import REPRODUCIBLE, Arithmetic
 from torch_port.rng import draw_bernoulli, draw_uniform
 from torch_port.rounding import STORAGE
@@ -92,6 +93,7 @@ class MLP(nn.Module):
         ops: Arithmetic = REPRODUCIBLE,
     ) -> None:
         super().__init__()
+        check_precision("MLP", precision)
         self.depth, self.dropout, self.precision = len(hidden) + 1, dropout, precision
         self.scale = 1 / (1 - dropout)
         for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):

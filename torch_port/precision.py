@@ -160,18 +160,23 @@ def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
 
     Raises:
         ValueError: a scale that is negative, infinite or NaN.
+        TypeError: a single tensor, or tensors of other types than floats.
 
     Mirror:
         Bitwise `numpy_ref.precision.unscale_gradients`.
 
     Source:
-        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two.
+        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two. It
+        refuses gradients in float16: weights that are trained with a scale are to be float32.
 
     Example:
         >>> unscale_gradients([torch.tensor([1024.0, 2048.0])], 1024.0)
         [tensor([1., 2.])]
     """
     check_scale("unscale_gradients", scale)
+    _check_gradients("unscale_gradients", gradients)
+    for i, g in gradients.items() if isinstance(gradients, dict) else enumerate(gradients):
+        _check_tensor(f"unscale_gradients: gradients[{i!r}]", g)
     inverse = torch.tensor(scale, dtype=torch.float64, device="cpu").reciprocal().float()
     if isinstance(gradients, dict):
         return {name: _times(g, inverse) for name, g in gradients.items()}
@@ -187,6 +192,7 @@ def has_inf_or_nan(gradients: Iterable[Tensor] | Mapping[str, Tensor]) -> bool:
         >>> has_inf_or_nan([torch.ones(2), torch.tensor([torch.nan])]), has_inf_or_nan([])
         (True, False)
     """
+    _check_gradients("has_inf_or_nan", gradients)
     tensors = gradients.values() if isinstance(gradients, Mapping) else gradients
     return not all(bool(g.isfinite().all()) for g in tensors)
 
@@ -202,3 +208,9 @@ def _check_tensor(where: str, x: object) -> None:
     if not isinstance(x, Tensor) or x.dtype not in STORAGE.values():
         found = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"{where}: expected a tensor of float16, bfloat16, float32 or float64, found {found}.")
+
+
+def _check_gradients(where: str, gradients: object) -> None:
+    """Refuse a tensor that stands alone."""
+    if isinstance(gradients, Tensor):
+        raise TypeError(f"{where}: expected a list or a dict of tensors, found a single tensor. Put it into a list.")

@@ -1,0 +1,485 @@
+"""The exercise `atomic_write`: replacing a file, and what a crash or an error at any moment may leave.
+
+The laws run a solution on real files. Python's `os` is watched meanwhile: at every call they look at the directory and
+keep account of what of it a disk must have by now. What was written is not on the disk before an fsync of that file,
+and a name may be any that it was since the last fsync of its directory. Errors are put in where they can occur.
+"""
+
+import errno
+import os
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, expect, law
+
+CALLS = ("open", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "remove", "truncate", "close")
+NAME = "state.bin"
+OLD, NEW, OTHER = (np.random.default_rng(size).bytes(size) for size in (2000, 3000, 2500))
+TAKEN = 1000  # bytes that os.write takes at most, as it may
+
+Hook = Callable[[str, Any], None]  # before a call: its name, and its first argument
+
+
+class Disk:
+    """A directory in which one file matters, and what a crash may leave of that.
+
+    Args:
+        folder: the directory; it holds the old file or nothing.
+        hook: called before each call; what it raises, the call raises.
+    """
+
+    def __init__(self, folder: str, hook: Hook = lambda call, argument: None) -> None:
+        expect(os.name == "posix", "this exercise is about POSIX: Linux, macOS; elsewhere it cannot be graded")
+        self.folder, self.path, self.hook, self.last = folder, os.path.join(folder, NAME), hook, "the start"
+        self.files: dict[int, BinaryIO] = {}  # all that were seen, kept open so that no number is used twice
+        self.durable: dict[int, bytes] = {}  # what of them is on disk
+        self.synchronised: list[str] = []  # what fsync was called for
+        self.early: dict[int, int] = {}  # bytes that a file had when it was synchronised and was not complete
+        self.old = self.standing()
+        self.named = [self.old]  # the files that may have the name after a crash
+        self.stranger = False  # whether a file took the name that was not seen beside it before
+        self.fault: Loss | None = None  # at the first moment at which a crash loses the file
+        self.look()
+        self.durable = {file: self.content(file) for file in self.files}
+        self.allowed = [NEW, self.durable[self.old] if self.old else None]
+
+    def standing(self) -> int | None:
+        """The number of the file that has the name."""
+        return os.stat(self.path).st_ino if os.path.exists(self.path) else None
+
+    def content(self, file: int) -> bytes:
+        """What a reader finds in a file."""
+        return os.pread(self.files[file].fileno(), 1 << 20, 0)
+
+    def look(self) -> None:
+        """Take note of the files that are there, and of the one that has the name."""
+        standing = self.standing()
+        if standing != self.named[-1]:
+            self.named.append(standing)
+            self.stranger |= standing is not None and standing not in self.files
+        for entry in os.scandir(self.folder):
+            if entry.is_file() and entry.inode() not in self.files:
+                self.files[entry.inode()] = open(entry.path, "rb", buffering=0)  # noqa: SIM115
+                self.durable[entry.inode()] = b""
+
+    def crash(self) -> None:
+        """Take note if the power may fail now and the file be none of those allowed."""
+        self.look()
+        for file in [] if self.fault else self.named:
+            if file is None and None not in self.allowed:
+                self.lose("no file", "the old file was removed before the new one took its name; "
+                          "os.replace does both in one step")  # fmt: skip
+            elif file is not None and not (self.content(file) == self.durable[file] in self.allowed):
+                if file != self.old:
+                    sure = len(self.durable[file])
+                    self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file))
+                elif self.content(file) == self.durable[file]:
+                    self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
+                else:
+                    self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
+
+    def lose(self, found: str, cause: str) -> None:
+        """Keep the first fault."""
+        wanted = "the old content or the new" if len(self.allowed) > 1 else "the new content"
+        self.fault = self.fault or Loss(
+            f"a crash after {self.last} may lose the file", NAME, None, wanted, found, cause=cause
+        )
+
+    def why(self, file: int) -> str:
+        """Why the content of a new file that has the name is not on disk."""
+        text = "the new file took its name before its content was on disk: "
+        if file in self.early:
+            return f"{text}when fsync was called, the system had {self.early[file]} bytes, the others were not flushed"
+        others = " and ".join(dict.fromkeys(self.synchronised))
+        return text + (f"fsync was called for {others} instead" if others else "it was not synchronised by then")
+
+    def synchronise(self, file: int) -> None:
+        """What an fsync does, to the account alone."""
+        number = os.fstat(file).st_ino
+        if number in self.files:
+            self.durable[number] = self.content(number)
+            if self.durable[number] != NEW:
+                self.early[number] = len(self.durable[number])
+        elif number == os.stat(self.folder).st_ino:
+            del self.named[:-1]
+        self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
+                                 else "a file")  # fmt: skip
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the calls of `os`, also where a solution has imported them by name."""
+
+        def watching(call: str, real: Any) -> Any:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                first = [*arguments, *named.values()][0]
+                self.crash()
+                self.hook(call, first)
+                self.last = f"os.{call}"
+                if call in ("fsync", "fdatasync"):
+                    return self.synchronise(first if isinstance(first, int) else first.fileno())
+                return real(*([first, arguments[1][:TAKEN]] if call == "write" else arguments), **named)
+
+            return wrapped
+
+        spaces = [vars(os), *(vars(module) for name, module in [*sys.modules.items()] if name.startswith("solution_"))]
+        changed = []
+        for call in CALLS:
+            real = getattr(os, call)
+            changed += [(space, name, real, watching(call, real)) for space in spaces
+                        for name, value in space.items() if value is real]  # fmt: skip
+        try:
+            for space, name, _, wrapped in changed:
+                space[name] = wrapped
+            yield
+            self.crash()
+        finally:
+            for space, name, real, _ in changed:
+                space[name] = real
+            for file in self.files.values():
+                file.close()
+
+
+@contextmanager
+def folder_with(old: bytes | None) -> Iterator[str]:
+    """A new directory, with the old file or with nothing."""
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
+        if old is not None:
+            Path(folder, NAME).write_bytes(old)
+        yield folder
+
+
+def raised(solution: Any, path: Any, data: bytes) -> BaseException | None:
+    """What the call raised, as it was; a `Loss` for what no system raises."""
+    try:
+        solution.atomic_write(path, data)
+    except KeyboardInterrupt as error:
+        return error
+    except Loss as loss:
+        if not isinstance(loss.__context__, OSError):
+            raise
+        return loss.__context__
+    return None
+
+
+def errors() -> dict[str, tuple[BaseException, bytes, Callable[[str, Any], bool]]]:
+    """Where an error is put in: the error, what must stand there afterwards, and before which call it comes."""
+
+    def is_directory(argument: Any) -> bool:
+        return stat.S_ISDIR(os.fstat(argument if isinstance(argument, int) else argument.fileno()).st_mode)
+
+    def of(*calls: str, directory: bool | None = None) -> Callable[[str, Any], bool]:
+        return lambda call, first: call in calls and directory in (None, call[0] == "f" and is_directory(first))
+
+    synchronise, rename = ("fsync", "fdatasync"), ("replace", "rename")
+    return {
+        "fsync of the file fails": (OSError(errno.EIO, "the disk failed"), OLD, of(*synchronise, directory=False)),
+        "the rename fails": (PermissionError(errno.EACCES, "not permitted"), OLD, of(*rename)),
+        "Ctrl-C comes before the rename": (KeyboardInterrupt(), OLD, of(*rename)),
+        "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), NEW, of(*synchronise, directory=True)),
+        "the disk is full": (OSError(errno.EFBIG, "no room"), OLD, lambda call, first: False),
+    }  # fmt: skip
+
+
+@contextmanager
+def no_room(full: bool) -> Iterator[None]:
+    """The system lets no file become longer than 1500 bytes."""
+    import resource  # POSIX alone has it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500 if full else soft, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def failing(solution: Any) -> Iterator[tuple[str, BaseException, bytes, BaseException | None, str]]:
+    """Let the call fail at each place: the place, the error, what must stand, what was raised, and the directory."""
+    for where, (error, stands, applies) in errors().items():
+        met = [where] if where == "the disk is full" else []
+
+        def hook(call: str, first: Any, error: Any = error, applies: Any = applies, met: list[str] = met) -> None:
+            if not met and applies(call, first):
+                met.append(call)
+                raise error
+
+        with folder_with(OLD) as folder:
+            disk = Disk(folder, hook)
+            with disk.watched(), no_room(where == "the disk is full"):
+                came = raised(solution, disk.path, NEW)
+            if met:  # else a call is missing, which other laws tell
+                yield where, error, stands, came, folder
+
+
+@law(
+    "Does it hold for a bare name, for a Path, and for data of any length? Does os.write take all that it is given?",
+    "os.write returns how many bytes it took, which may be fewer; the directory of a bare name is \"\", not \".\".",
+    "Use os.path.abspath(path) before os.path.split, and a file object's write or a loop around os.write.",
+)  # fmt: skip
+def the_file_holds_the_data(solution: Any, arrays: Arrays) -> None:
+    """The file holds the data, byte for byte, whatever stood there, however the path is given."""
+    kinds: dict[str, Callable[[str], Any]] = {"text": str, "a Path": Path, "a bare name": os.path.basename}
+    for kind, path_as in kinds.items():
+        for old, data in ((None, NEW), (OLD, b""), (OLD, b"a\r\nb\n\x00\xff"), (b"", NEW * 40)):
+            with folder_with(old) as folder, chdir(folder):
+                disk = Disk(folder)
+                with disk.watched():
+                    error = raised(solution, path_as(disk.path), data)
+                if error is not None:
+                    text = f"atomic_write raised {type(error).__name__}: {error}"
+                    raise Loss(f"the path is {kind}: {text}", cause="the directory of a bare name is the current one"
+                               if kind == "a bare name" else "")  # fmt: skip
+                found = Path(NAME).read_bytes() if os.path.exists(NAME) else None
+                if found != data:
+                    same = next((i for i, (a, b) in enumerate(zip(found or b"", data, strict=False)) if a != b), None)
+                    there = "no file" if found is None else f"{len(found)} bytes"
+                    cut = found and len(found) < len(data) and same is None
+                    raise Loss(
+                        "the file does not hold the data",
+                        NAME,
+                        expected=f"{len(data)} bytes",
+                        found=there if same is None else f"{there}, others from byte {same} on",
+                        cause="os.write took fewer bytes than it was given, as it may: go on with the rest"
+                        if cut
+                        else "",
+                    )
+
+
+@law(
+    "Imagine that the power fails after each of your lines. What stands under the name, and is all of it on disk?",
+    "Only a rename replaces a file in one step, and only what fsync has put on disk is sure to be in the renamed file.",
+    "Write a temporary, flush it, fsync its descriptor, and only then os.replace(temporary, path).",
+)
+def a_crash_leaves_the_old_or_the_new(solution: Any, arrays: Arrays) -> None:
+    """Whenever the power fails, the file holds the old content or the new, whole; or is not there, if it was not."""
+    for old in (OLD, None):
+        with folder_with(old) as folder:
+            disk = Disk(folder)
+            with disk.watched():
+                solution.atomic_write(disk.path, NEW)
+            if disk.fault:
+                raise disk.fault
+
+
+@law(
+    "A rename is a write, too. Into what?",
+    "The name is in the directory: until that is synchronised, a crash may bring the old file back.",
+    "After the replace: descriptor = os.open(directory, os.O_RDONLY), os.fsync(descriptor), os.close(descriptor).",
+)
+def after_the_return_the_new_file_is_on_disk(solution: Any, arrays: Arrays) -> None:
+    """Once the function has returned, no crash brings the old file back."""
+    with folder_with(OLD) as folder:
+        disk = Disk(folder)
+        with disk.watched():
+            solution.atomic_write(disk.path, NEW)
+            disk.look()
+            disk.allowed, disk.fault, disk.last = [NEW], None, "the return"
+        if disk.fault:
+            raise disk.fault
+
+
+@law(
+    "In which directory does your temporary stand? Where is it by default?",
+    "A rename works within one file system; from another it fails, or becomes a copy, which a crash cuts short.",
+    "Make the temporary's path by os.path.join(directory, ...), or give tempfile dir=directory.",
+)
+def the_temporary_stands_beside_the_target(solution: Any, arrays: Arrays) -> None:
+    """The file that takes the name was written in the same directory, under another name."""
+    with folder_with(OLD) as folder:
+        disk = Disk(folder)
+        with disk.watched():
+            solution.atomic_write(disk.path, NEW)
+        expect(disk.standing() != disk.old, "no new file took the name: the old one was written into")
+        expect(not disk.stranger, "the file that took the name was not in its directory before",
+               cause="the temporary is in another directory, perhaps on another file system")  # fmt: skip
+
+
+@law(
+    "What if two savers write the same file at once, in two threads or two processes?",
+    "A temporary of a fixed name is shared: one truncates what the other writes, and renames it away.",
+    "Put something into the name that no other call has, such as secrets.token_hex(8), or use tempfile.mkstemp.",
+)
+def two_writers_do_not_meet(solution: Any, arrays: Arrays) -> None:
+    """While one call is at work, another may write the same file: each has a temporary of its own."""
+    with folder_with(OLD) as folder:
+        path, outcome, names, writers = os.path.join(folder, NAME), [], [], []  # type: ignore[var-annotated]
+
+        def write() -> None:
+            try:
+                outcome.append(raised(solution, path, OTHER))
+            except Loss as loss:
+                outcome.append(loss)
+
+        def hook(call: str, first: Any) -> None:
+            names.append(set(os.listdir(folder)) - {NAME})
+            if not writers and call in ("fsync", "fdatasync", "replace", "rename"):
+                names.clear()
+                mine.update(os.listdir(folder))
+                writers.append(threading.Thread(target=write, daemon=True))
+                writers[0].start()
+                writers[0].join(1.0)  # a solution may let one wait for the other
+                theirs.update(*names)
+
+        mine: set[str] = {NAME}
+        theirs: set[str] = set()
+        disk = Disk(folder, hook)
+        with disk.watched():
+            error = raised(solution, path, NEW)
+            for writer in writers:
+                writer.join(1.0)
+        shared = ", ".join(sorted(mine - {NAME}))
+        alone = writers and shared and not theirs - mine
+        for trouble in (error, *outcome):
+            if trouble is not None:
+                raise Loss(f"while two calls write the same file, one raises {type(trouble).__name__}: {trouble}",
+                           cause=f"both use the temporary {shared}" if alone else "")  # fmt: skip
+        expect(Path(path).read_bytes() in (NEW, OTHER), "two calls left a mixture of their data",
+               cause=f"both use the temporary {shared}" if alone else "")  # fmt: skip
+
+
+@law(
+    "Let each call in your function fail, one after the other. Who hears of it?",
+    "Whoever calls must know that nothing was saved, and the old file must stand, for it is all there is.",
+    "Clean up in `except BaseException:` around what comes before the replace, and end that with a bare `raise`.",
+)
+def an_error_comes_through_and_the_old_file_stays(solution: Any, arrays: Arrays) -> None:
+    """When a call fails before the name is taken, the old file stands, and the error itself comes through."""
+    for where, error, stands, came, folder in failing(solution):
+        found = Path(folder, NAME).read_bytes() if NAME in os.listdir(folder) else None
+        kept = {OLD: "the old content", NEW: "the new content", None: "no file"}
+        expect(found == stands, f"when {where}, {kept[stands]} must stand, found {kept.get(found, 'a mixture')}")
+        same = type(came) is type(error) and getattr(came, "errno", 0) == getattr(error, "errno", 0)
+        what = "the caller hears nothing: the error was swallowed" if came is None else f"the caller hears {came!r}"
+        again = "the temporary was no longer there to be removed" if isinstance(came, FileNotFoundError) else ""
+        expect(same, f"when {where}, {error!r} must come through; {what}", cause=again)
+
+
+@law(
+    "What stands in the directory after a call that failed, and after many of them?",
+    "Every failed save leaves a file as large as a checkpoint, unless it is removed; Ctrl-C is no Exception.",
+    "In `except BaseException:` os.unlink(temporary) and raise; it must not matter at which line the error came.",
+)
+def nothing_is_left_behind(solution: Any, arrays: Arrays) -> None:
+    """After a call, whether it worked or failed, there is no temporary, and no descriptor is left open."""
+    before = descriptors()
+    with folder_with(OLD) as folder:
+        solution.atomic_write(os.path.join(folder, NAME), NEW)
+        left = sorted(set(os.listdir(folder)) - {NAME})
+        expect(not left, f"a call that worked left {', '.join(left)} in the directory")
+    expect(descriptors() <= before, "a call left a descriptor open", cause="os.open was called without os.close")
+    for where, *_, folder in failing(solution):
+        left = sorted(set(os.listdir(folder)) - {NAME})
+        expect(not left, f"when {where}, a temporary is left: {', '.join(left)}")
+
+
+def descriptors() -> set[int]:
+    """The open descriptors."""
+
+    def is_open(descriptor: int) -> bool:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            return False
+        return True
+
+    return set(filter(is_open, range(256)))
+
+
+@law(
+    "Who may read your file? Compare with one that open(path, 'wb') makes.",
+    "tempfile makes files that only their owner may read, and the rename keeps that.",
+    "Create with mode 0o666, of which the umask takes its part; where a file was, give the temporary its permissions.",
+)
+def the_mode_is_that_of_a_plain_open(solution: Any, arrays: Arrays) -> None:
+    """A new file has the permissions that open would give it, a replaced one keeps its own, and the umask stays."""
+    for umask, old in ((0o022, None), (0o027, None), (0o022, 0o640), (0o077, 0o644)):
+        with folder_with(None if old is None else OLD) as folder:
+            path = Path(folder, NAME)
+            if old is not None:
+                path.chmod(old)
+            saved = os.umask(umask)
+            try:
+                solution.atomic_write(str(path), NEW)
+            finally:
+                after = os.umask(saved)
+            expect(after == umask, f"the umask was {umask:03o} before the call and is {after:03o} after it")
+            wanted, found = 0o666 & ~umask if old is None else old, stat.S_IMODE(path.stat().st_mode)
+            what = f"a new file under umask {umask:03o}" if old is None else f"a replaced file of mode {old:03o}"
+            if found != wanted:
+                raise Loss(f"{what} has other permissions", NAME, None, f"{wanted:03o}", f"{found:03o}",
+                           cause="they are those of a private temporary" if found == 0o600 else "")  # fmt: skip
+
+
+def trace(solution: Any, arrays: Arrays) -> Any:
+    """Content and permissions after a first call and after a second."""
+    found = {}
+    with folder_with(None) as folder:
+        for name, data in (("first", NEW), ("second", OTHER)):
+            path = os.path.join(folder, NAME)
+            solution.atomic_write(path, data)
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            found[name] = {"content": np.fromfile(path, np.uint8), "mode": np.array(mode)}
+    return found
+
+
+STATEMENT = """
+Write atomic_write(path, data): it makes the file at `path` hold the bytes `data`, all of them, and returns None. `path`
+is a str or a Path, absolute or relative, and no symbolic link; its directory exists; a file may stand there or not. The
+temporary stands in the same directory, under a name that no other call has: two calls may write the same file at once.
+When the function returns, the new file and its name are on disk, no temporary is there, and no descriptor is open. When
+a call of the system fails, its error comes through; unless the name was taken already, the old file stands as it was.
+No temporary is left then, whatever was raised. A file that was there keeps its permissions; a new one gets those that
+open(path, "wb") gives. Synchronise by os.fsync. Files may be opened, written and renamed by os, open, pathlib or
+tempfile.
+"""
+
+IDEA = """
+Open the final name for writing, and the old checkpoint is gone before the first byte of the new one is there. If the
+process is killed then, or the power fails, or the disk is full, there is none. So the new content goes into another
+file, and when that is complete it takes the name. A rename replaces in one step: whoever looks sees the old or the new.
+
+That holds while the machine runs. A crash of the machine is harder, because written does not mean on disk. A file
+object's write may end in Python's buffer. flush, or close, hands the buffer to the system, which keeps it in memory and
+writes it when it sees fit, often seconds later. os.fsync waits until the disk has it. And the system may put the rename
+on disk before the content: after the crash, a file of the right name is empty. Hence the order: write, flush, fsync,
+and only then the rename. An fsync before the flush synchronises what is not there yet.
+
+The rename changes the directory, which is written later, too. Until the directory is synchronised, a crash can bring
+the old file back. That is no damage, but a save that was reported is lost. So the directory is opened, synchronised and
+closed last.
+
+The temporary has to be in the same directory, since a rename does not cross file systems: it fails there, and what
+looks like a move is a copy, which can be cut short. Its name has to be its own, or two savers write into one file.
+Private temporaries are readable by their owner alone, and the rename keeps that, so the permissions have to be set. And
+when anything fails, an error or Ctrl-C, the temporary goes and the error stays: a save that failed in silence is found
+out when the checkpoint is needed.
+"""
+
+EXERCISE = Exercise(
+    name="atomic_write",
+    title="Replace a file whole",
+    teaches="in which order a file is written, synchronised and renamed, so that a crash leaves one that is whole",
+    statement=STATEMENT,
+    idea=IDEA,
+    functions=("atomic_write",),
+    laws=(
+        the_file_holds_the_data,
+        a_crash_leaves_the_old_or_the_new,
+        after_the_return_the_new_file_is_on_disk,
+        the_temporary_stands_beside_the_target,
+        two_writers_do_not_meet,
+        an_error_comes_through_and_the_old_file_stays,
+        nothing_is_left_behind,
+        the_mode_is_that_of_a_plain_open,
+    ),
+    trace=trace,
+    needs_files=True,
+)

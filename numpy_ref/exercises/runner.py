@@ -1,0 +1,80 @@
+"""One law on one file, in this process: a question and an answer, both plain enough for JSON."""
+
+import base64
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numpy_ref.exercises import exercise_named
+from numpy_ref.exercises.exercise import Arrays, Loss
+from numpy_ref.exercises.learner import Learner, place_of, said_by
+from numpy_ref.exercises.source import FileFault
+
+TRACE = "trace"  # asked for in place of a law: what the solution computes on the exercise's own inputs
+_PACKAGES = {"numpy": "numpy_ref", "torch": "torch_port"}
+
+
+def arrays_of(framework: str) -> Arrays:
+    """The framework's arrays.
+
+    Raises:
+        ImportError: the framework is not installed.
+    """
+    arrays: Arrays = import_module(f"{_PACKAGES[framework]}.exercises.arrays").ARRAYS
+    return arrays
+
+
+def answer(path: str, exercise: str, framework: str, law: str) -> dict[str, Any]:
+    """Hold a file to one law.
+
+    Returns:
+        {"holds": True}, {"loss": the fields of a Loss}, {"fault": why the file cannot be graded at all} or, asked for
+        the trace, {"trace": its arrays}.
+    """
+    chosen, file = exercise_named(exercise), Path(path)
+    try:
+        arrays = arrays_of(framework)
+        solution = Learner(file, chosen, getattr(arrays, "modules", ()))
+        with np.errstate(all="ignore"):
+            if law == TRACE:
+                assert chosen.trace is not None
+                return {"trace": encoded(chosen.trace(solution, arrays))}
+            chosen.law(law).check(solution, arrays)
+    except FileFault as fault:
+        return {"fault": str(fault)}
+    except Loss as loss:
+        return {"loss": loss.as_dict()}
+    except Exception as error:  # met by the law itself, in what came back
+        place = place_of(error.__traceback__, file)
+        return {"loss": Loss(f"what came back cannot be read: {said_by(error)}", place=place).as_dict()}
+    return {"holds": True}
+
+
+def encoded(tree: Any) -> Any:
+    """A tree of arrays as JSON can hold it.
+
+    Example:
+        >>> decoded(encoded({"m": [np.float64([0.5]), 3]}))
+        {'m': [array([0.5]), 3]}
+    """
+    if isinstance(tree, dict):
+        return {"dict": {str(key): encoded(child) for key, child in tree.items()}}
+    if isinstance(tree, (list, tuple)):
+        return {"list": [encoded(child) for child in tree]}
+    if isinstance(tree, np.ndarray):
+        return {"array": [tree.dtype.str, list(tree.shape), base64.b64encode(tree.tobytes()).decode()]}
+    return {"plain": tree}
+
+
+def decoded(value: dict[str, Any]) -> Any:
+    """The inverse of `encoded`."""
+    ((kind, inner),) = value.items()
+    if kind == "dict":
+        return {key: decoded(child) for key, child in inner.items()}
+    if kind == "list":
+        return [decoded(child) for child in inner]
+    if kind == "array":
+        return np.frombuffer(base64.b64decode(inner[2]), inner[0]).reshape(inner[1])
+    return inner
