@@ -549,5 +549,5 @@ def test_masks_that_would_drop_nothing_or_too_little_are_refused(dropout, given)
 def test_an_unknown_format_is_refused():
     model, x = network.blank_model(3, (), 2), np.ones((2, 3), np.float32)
     for forward in (network.forward, partial(recompute.forward, segments=1)):
-        with pytest.raises(ValueError, match="precision: expected one of float16, .*, or None, found 'fp16'"):
+        with pytest.raises(ValueError, match=r"precision: expected one of float16, .*, or None, found 'fp16'"):
             forward(model, x, REPRODUCIBLE, training=True, precision="fp16")

@@ -225,5 +225,5 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
 
 
 def test_an_unknown_format_is_refused_when_the_module_is_made():
-    with pytest.raises(ValueError, match="MLP: precision: expected one of float16, .*, or None, found 'fp16'"):
+    with pytest.raises(ValueError, match=r"MLP: precision: expected one of float16, .*, or None, found 'fp16'"):
         port.MLP(3, (4,), 2, precision="fp16")
