@@ -14,6 +14,7 @@ import pytest
 
 import numpy_ref
 import torch_port
+from numpy_ref.exercises import EXERCISES, exercise_named
 from parity_tests.commands import ROOT, python
 from parity_tests.implementations import NO_TORCH
 from parity_tests.witnesses import with_fault
@@ -36,7 +37,7 @@ IN_ITS_OWN_FORM = {
     "accounting",
     "exercises",
 } | {"__main__"}  # the same module name
-OF_PYTORCH = {"interop", "measures", "variants"}  # of torch_port alone
+OF_PYTORCH = {"audit", "interop", "measures", "variants"}  # of torch_port alone
 LIVE = {"Run"}  # data in the reference; in the port it holds live objects, and so takes others
 ONLY_IN_THE_PORT = {"check_boundary", "on_device"}
 TWINS = SIGNATURES | IN_ITS_OWN_FORM
@@ -155,6 +156,24 @@ def test_twins_have_the_same_public_names_signatures_and_order_of_definitions(na
     reference, port = (import_module(f"{package}.{name}") for package in ("numpy_ref", "torch_port"))
     assert faults_of_names(reference, port) == []
     assert fault_of_order(public(reference), inspect.getsource(reference), inspect.getsource(port)) == ""
+
+
+@NO_TORCH
+@pytest.mark.parametrize("name", EXERCISES)
+def test_references_of_an_exercise_have_the_same_public_names_signatures_and_order_of_definitions(name: str) -> None:
+    modules = (f"numpy_ref.exercises.solutions.{name}", f"torch_port.exercises.{name}")
+    reference, port = map(import_module, modules)
+    names = {name for name in public(reference) if inspect.isfunction(getattr(reference, name))}  # of aliases, none
+    assert set(exercise_named(name).functions) <= names
+    assert [
+        fault for each in sorted(names) for fault in faults_of_pair(each, *(vars(m)[each] for m in (reference, port)))
+    ] == []
+    assert fault_of_order(names, inspect.getsource(reference), inspect.getsource(port)) == ""
+
+
+def test_every_exercise_has_its_references() -> None:
+    assert modules_of(import_module("numpy_ref.exercises.solutions")) == set(EXERCISES)
+    assert modules_of(import_module("torch_port.exercises")) == {"arrays", *EXERCISES}
 
 
 def test_what_computes_has_a_twin_and_what_handles_files_and_verdicts_has_none() -> None:

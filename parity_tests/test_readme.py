@@ -1,12 +1,14 @@
 """What the README shows is what the commands print."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import numpy_ref
 import torch_port
+from numpy_ref.exercises import EXERCISES
 from parity_tests import faults
 from parity_tests.commands import python
 from parity_tests.mutants import FAULTS
@@ -37,6 +39,8 @@ def test_the_snippets_run(tmp_path: Path) -> None:
 
 def test_the_readme_counts_and_names_what_is_there() -> None:
     assert f"{len(FAULTS)} subtler mistakes" in README
+    wrong = [import_module(f"parity_tests.exercises.test_{name}").MUTANTS for name in EXERCISES]
+    assert f"holds {sum(map(len, wrong))} of them" in README
     packages = [Path(module.__file__).parent for module in (numpy_ref, torch_port)]
     modules = {path.stem for package in packages for path in package.glob("*.py")} - {"__init__", "__main__"}
     assert modules <= set(re.findall(r"`(\w+)\.py`", README))
