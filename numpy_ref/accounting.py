@@ -16,7 +16,7 @@ dropout and ReLU, inputs and statistics of normalisations, the loss's probabilit
 float32 parameters makes for a step; buffers such as running statistics; the optimizer's count of steps and the loss
 scale, a few bytes each; the batch and its labels, unless listed; gradients accumulated elsewhere than in place;
 communication buffers; the allocator's rounding and fragmentation, and a device's own context. `account_rows` sets the
-computed numbers beside measured ones and names what makes the difference.
+computed numbers beside measured ones and names what makes the difference; the peak of a step is measured alone.
 
 Operations
 ----------
@@ -29,6 +29,7 @@ the look-up of embeddings, and the optimizer's update (some 10 operations a para
 the half that a causal mask makes needless.
 """
 
+import ctypes
 import math
 import tempfile
 import tracemalloc
@@ -57,7 +58,6 @@ from numpy_ref.tree import flatten
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = Sequence[int]
 
-UNCOUNTED = "temporary arrays, states before and after the step, best weights"
 END = 2**63  # byte counts lie below it, as every file size and allocation does
 
 
@@ -118,29 +118,12 @@ CONVENTIONS = {
     "autocast adam": Convention(
         Widths(4, 4, 2, 4),
         2,
-        "4 + 4 + 8 = 16: torch.autocast keeps float32 parameters and needs no primary copy; the 16-bit copies that it "
-        "casts for a step are temporary, 2 more a parameter at most",
+        "4 + 4 + 8 = 16: torch.autocast keeps float32 parameters and needs no primary copy; 16-bit ones are temporary",
     ),
     "on disk": Convention(
         Widths(4, 0, 0, 4), 2, "4 + 8 = 12: parameters and both moments, Karpathy's nanoGPT, transformer_sizing"
     ),
 }
-
-
-def convention_named(name: str) -> Convention:
-    """The convention of a name.
-
-    Raises:
-        ValueError: there is none.
-
-    Example:
-        >>> convention_named("mixed adam, float32 gradients").bytes_per_parameter
-        18
-    """
-    if name not in CONVENTIONS:
-        known = ", ".join(map(repr, CONVENTIONS))
-        raise ValueError(f"convention_named: expected one of {known}, found {name!r}. Or give Widths of your own.")
-    return CONVENTIONS[name]
 
 
 def account_memory(
@@ -162,7 +145,7 @@ def account_memory(
         The bytes of each class, exactly.
 
     Raises:
-        ValueError: a size, a width or `moments` is no whole number >= 0; or the bytes are 2**63 or more.
+        ValueError: a shape is none, a size, a width or `moments` no whole number >= 0; or the bytes are 2**63 or more.
 
     Source:
         Rajbhandari, Rasley, Ruwase, He 2020 (ZeRO), section 3, for the classes.
@@ -174,6 +157,8 @@ def account_memory(
     """
     n = _elements("account_memory: parameter_shapes", parameter_shapes)
     kept = _elements("account_memory: activation_shapes", activation_shapes)
+    if not isinstance(widths, Widths):
+        raise ValueError(f"account_memory: widths: expected Widths, found {widths!r}. Give Widths(4, 4, 4, 4), say.")
     parameter, gradient, activation, moment, primary = (
         _size(f"account_memory: widths.{name}", width) for name, width in widths._asdict().items()
     )
@@ -217,12 +202,10 @@ def chain_products(rows: int, weights: Iterable[Shape], *, times: int = 1) -> li
         [Product(m=8, k=3, n=5, times=1), Product(m=8, k=5, n=2, times=1)]
     """
     rows, times = _size("chain_products: rows", rows), _size("chain_products: times", times)
-    shapes = [tuple(shape) for shape in weights]
+    shapes = _shapes("chain_products: weights", weights)
     for i, shape in enumerate(shapes):
         if len(shape) != 2:
             raise ValueError(f"chain_products: weights[{i}]: expected (inputs, outputs), found {shape!r}.")
-        for size in shape:
-            _size(f"chain_products: weights[{i}]", size)
     for i, (before, after) in enumerate(pairwise(shapes), 1):
         if after[0] != before[1]:
             raise ValueError(
@@ -258,13 +241,15 @@ def forward_flops(products: Iterable[Product], *, attention: int = 0) -> int:
         attention: operations of the products of attention, >= 0.
 
     Raises:
-        ValueError: a size is no whole number >= 0.
+        ValueError: a product is no `Product`, or a size no whole number >= 0.
     """
-    checked = [
-        Product(*(_size(f"forward_flops: products[{i}].{name}", x) for name, x in product._asdict().items()))
-        for i, product in enumerate(products)
-    ]
-    return sum(product.flops for product in checked) + _size("forward_flops: attention", attention)
+    forward = _size("forward_flops: attention", attention)
+    for i, product in enumerate(products):
+        where = f"forward_flops: products[{i}]"
+        if not isinstance(product, Product):
+            raise ValueError(f"{where}: expected a Product, found {product!r}. Give a list of Product(m, k, n).")
+        forward += Product(*(_size(f"{where}.{name}", x) for name, x in product._asdict().items())).flops
+    return forward
 
 
 def step_flops(
@@ -272,7 +257,7 @@ def step_flops(
 ) -> int:
     """Operations of a training step.
 
-    step = 3 forward + recomputed            less the first product once, where nothing asks for its input's gradient
+    step = 3 forward + recomputed            less the first product, where nothing asks for its input's gradient
 
     Args:
         products: of the forward pass, sizes >= 0.
@@ -280,10 +265,11 @@ def step_flops(
         recomputed: forward operations that are carried out again for the backward pass, from 0 to the whole forward
             pass: those count 4 times in all.
         input_gradient_of_first: whether the backward pass goes through the first product to what is before it, as to an
-            embedding; to data it does not.
+            embedding; to data it does not. All `times` of the first product are taken to stand there side by side, as
+            those of micro-batches do.
 
     Raises:
-        ValueError: a size is no whole number >= 0, or `recomputed` is more than the forward pass.
+        ValueError: as for `forward_flops`, or `recomputed` is more than the forward pass.
 
     Source:
         Kaplan et al. 2020, section 2.1, for 3 times; Korthikanti et al. 2022, appendix A, for recomputation.
@@ -434,21 +420,15 @@ def account_run(config: RunConfig, data: Dataset) -> Account:
     shapes = [w.shape for w in network.parameters(_blank_model(config, data)).values()]
     sizes = data.inputs.shape[1], config.hidden, data.classes
     passes = [mlp_products(batch, *sizes) for batch in first_batches(config, data)]
-    convention = CONVENTIONS["float32 adam" if config.precision == "float32" else "autocast adam"]
+    widths = CONVENTIONS["float32 adam" if config.precision == "float32" else "autocast adam"].widths
+    again = bool(config.recompute_segments)
     kept = [(passes[0][i].m, passes[0][i].k) for i in kept_inputs(config)]
     moments = int(config.momentum > 0) if config.optimizer == "sgd" else 2 + config.amsgrad
     return Account(
-        account_memory(shapes, kept, convention.widths, moments=moments),
+        account_memory(shapes, kept, widths, moments=moments),
         account_memory(shapes, [], CONVENTIONS["on disk"].widths, moments=moments).total,
         forward_flops(passes[0]),
-        sum(
-            step_flops(
-                products,
-                recomputed=forward_flops(products) if config.recompute_segments else 0,
-                input_gradient_of_first=False,
-            )
-            for products in passes
-        ),
+        sum(step_flops(p, recomputed=again * forward_flops(p), input_gradient_of_first=False) for p in passes),
     )
 
 
@@ -463,20 +443,23 @@ def account_gpt2(size: Transformer = GPT2, *, precision: str = "float32", recomp
     Raises:
         ValueError: another precision, or sizes that are none.
     """
-    if precision not in CASTS:
-        raise ValueError(f"account_gpt2: precision: expected one of {', '.join(CASTS)}, found {precision!r}.")
-    shapes = gpt2_shapes(size).values()
+    check_precision("account_gpt2", precision)
+    shapes, kept = gpt2_shapes(size).values(), gpt2_activations(size, recompute=recompute)
     attention, blocks = gpt2_attention(size), gpt2_products(size, head=False)
     convention = CONVENTIONS["float32 adam" if precision == "float32" else "autocast adam"]
     again = forward_flops(blocks, attention=attention) if recompute else 0
     return Account(
-        account_memory(
-            shapes, gpt2_activations(size, recompute=recompute), convention.widths, moments=convention.moments
-        ),
+        account_memory(shapes, kept, convention.widths, moments=convention.moments),
         account_memory(shapes, [], CONVENTIONS["on disk"].widths, moments=convention.moments).total,
         forward_flops(gpt2_products(size), attention=attention),
         step_flops(gpt2_products(size), attention=attention, recomputed=again),
     )
+
+
+def check_precision(where: str, precision: object) -> None:
+    """Refuse what no product is computed in."""
+    if precision not in CASTS:
+        raise ValueError(f"{where}: precision: expected one of {', '.join(CASTS)}, found {precision!r}. Choose one.")
 
 
 class Measured(NamedTuple):
@@ -484,7 +467,7 @@ class Measured(NamedTuple):
 
     parameters: int
     gradients: int
-    activations: int  # kept between the forward and the backward pass of the first micro-batch
+    activations: int  # all that is kept between the forward and the backward pass of the first micro-batch
     optimizer: int
     checkpoint: int | None  # the file
     header: int | None  # of it: the length and the JSON
@@ -498,16 +481,17 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
 
     Parameters, gradients and moments are the bytes of their arrays; activations what NumPy holds more after the forward
     pass and the loss than before, by tracemalloc; the file that of a real save; operations those of the products that a
-    real step asks of its arithmetic. Arithmetic is native, in which no product is made of several.
+    real step asks of its arithmetic; the peak is of arrays alone, and left out where memory is traced already.
 
     Args:
-        config: of the run; its arithmetic is taken as native.
+        config: of the run; arithmetic is taken as native, in which no product is made of several, and the loss scale
+            as 1, so that no update is skipped.
         data: the data set.
 
     Mirror:
         `torch_port.accounting.measure`; `differences` names what each keeps beyond the other.
     """
-    config = replace(config, arithmetic="native")
+    config = replace(config, arithmetic="native", init_scale=1.0)
     counted: list[Product] = []
 
     def matmul(a: Array, b: Array) -> Array:
@@ -515,7 +499,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
         return np.asarray(np.matmul(a, b))
 
     ops = arithmetic_named("native")._replace(matmul=matmul)
-    with _tracing():
+    with _tracing_arrays() as alone:
         start, _ = tracemalloc.get_traced_memory()
         run = train.init_run(config, data)
         order, next_order = epoch_order(run.state.rng.order, len(data.labels))
@@ -524,7 +508,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
         counted.clear()
         tracemalloc.reset_peak()
         state, _ = train._train_step(run.state, config, data, ops, order, next_order)
-        peak = tracemalloc.get_traced_memory()[1] - start
+        peak = tracemalloc.get_traced_memory()[1] - start if alone else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.safetensors")
         checkpoint.save_checkpoint(path, run._replace(state=state))
@@ -537,11 +521,12 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
 def differences(config: RunConfig, data: Dataset) -> dict[str, dict[str, int]]:
     """By term and cause, what `measure` finds beyond `account_run`, exactly and from shapes.
 
-    A checkpoint's header alone is left out: its length stands in the file, and in `Measured`.
+    A checkpoint's header is left out: its length stands in the file, and in `Measured`. At the peak it is the whole
+    state before the step: an update makes new arrays beside it, and the account has them once.
 
     Example:
         >>> from numpy_ref.data import load_data
-        >>> differences(RunConfig(), load_data("digits"))["activations"]["masks of dropout"]
+        >>> differences(RunConfig(), load_data("digits"))["operands of products"]["masks of dropout"]
         8192
     """
     batches, units, classes = first_batches(config, data), sum(config.hidden), data.classes
@@ -561,7 +546,10 @@ def differences(config: RunConfig, data: Dataset) -> dict[str, dict[str, int]]:
         activations |= {"inputs of ReLU": width * batch * units, "factor of dropout": width}
         if config.batch_norm:
             activations |= {"normalised inputs": 4 * batch * units, "1 / std of a batch": 4 * units}
-    return {"activations": activations, "checkpoint file": file_differences(config, data), "FLOPs, step": flops}
+    memory, file = account_run(config, data).memory, file_differences(config, data)
+    peak = {"parameters and moments before the step": memory.parameters + memory.optimizer} | file
+    terms = ("operands of products", "peak of the step", "checkpoint file", "FLOPs, step")
+    return dict(zip(terms, (activations, peak, file, flops), strict=True))
 
 
 def file_differences(config: RunConfig, data: Dataset) -> dict[str, int]:
@@ -589,9 +577,9 @@ class Row(NamedTuple):
     precision: str
     recompute: str  # what is computed again in the backward pass
     term: str
-    computed: int | None  # None for the peak, which does not follow from shapes
+    computed: int | None  # None for the peak, which is not derived from shapes
     measured: int | None  # None where this implementation cannot carry it out here
-    causes: dict[str, int]  # of the difference, which they sum to
+    causes: dict[str, int]  # of the difference, or of the peak: what is known to be there, and the rest
 
     @property
     def difference(self) -> int | None:
@@ -599,49 +587,40 @@ class Row(NamedTuple):
         return None if self.measured is None or self.computed is None else self.measured - self.computed
 
     @property
-    def explained(self) -> bool:
-        """Whether the causes account for the difference to the last byte, or operation."""
-        return self.difference in (None, sum(self.causes.values()))
+    def explained(self) -> bool | None:
+        """Whether the causes account for the difference to the last byte, or operation; None where there is none."""
+        return None if self.difference is None else self.difference == sum(self.causes.values())
 
     @property
     def reason(self) -> str:
         """The causes that are there, as one line."""
-        if self.computed is None:
-            return f"with {UNCOUNTED}"
-        return ", ".join(f"{cause} {size:+,}" for cause, size in self.causes.items() if size)
+        if self.term == "all of these" and any(self.causes.values()):
+            return "as above"
+        return "; ".join(f"{size:+,} {cause}" for cause, size in self.causes.items() if size)
 
 
-def account_rows(impl: Any, data: Dataset, *, config: RunConfig | None = None) -> list[Row]:
-    """Computed beside measured, with and without 16-bit layers and recomputation: a run's first step, and GPT-2's.
+def account_rows(
+    impl: Any, data: Dataset, config: RunConfig | None = None, *, precision: str = "", segments: int | None = None
+) -> list[Row]:
+    """Computed beside measured: a run's first step, and GPT-2's, which `torch_port` alone measures.
 
     Args:
         impl: the implementation, a package.
         data: of the run.
-        config: of the run, by default `RunConfig()`; what it says of precision and recomputation is replaced.
+        config: of the run, by default `RunConfig()`; its precision and recomputation are replaced by the next two.
+        precision: of the layers; by default one after the other.
+        segments: computed again, blocks in GPT-2; by default none, and then as many as the square root rule says.
     """
-    home, config = import_module(f"{impl.__name__}.accounting"), RunConfig() if config is None else config
-    rule = checkpointing.square_root_rule(len(config.hidden) + 1)
-    rows = [
-        run_rows(home, replace(config, precision=precision, recompute_segments=segments), data)
-        for precision in ("float32", "float16", "bfloat16")
-        for segments in (0, rule)
-    ]
-    rows += [
-        gpt2_rows(home, GPT2, precision=precision, recompute=recompute)
-        for precision in ("float32", "bfloat16")
-        for recompute in (False, True)
-    ]
+    home, config = import_module(f"{impl.__name__}.accounting"), config or RunConfig()
+    cuts = (0, checkpointing.square_root_rule(len(config.hidden) + 1)) if segments is None else (segments,)
+    kinds = [(k, cut) for k in ([precision] if precision else ["float32", "float16", "bfloat16"]) for cut in cuts]
+    rows = [run_rows(home, replace(config, precision=k, recompute_segments=cut), data) for k, cut in kinds]
+    rows += [gpt2_rows(home, precision=k, recompute=cut > 0) for k, cut in kinds if precision or k != "float16"]
     return [row for part in rows for row in part]
 
 
 def run_rows(home: Any, config: RunConfig, data: Dataset) -> list[Row]:
-    """The rows of a run's first step.
-
-    Args:
-        home: the implementation's `accounting`.
-        config: of the run.
-        data: of the run.
-    """
+    """The rows of a run's first step; `home` is the implementation's `accounting`."""
     found, causes = home.measure(config, data), home.differences(config, data)
     causes["checkpoint file"]["header"] = found.header
     segments = config.recompute_segments
@@ -667,7 +646,7 @@ def _rows(
     parts = {
         "parameters": (memory.parameters, "parameters"),
         "gradients": (memory.gradients, "gradients"),
-        "activations": (memory.activations, "activations"),
+        "operands of products": (memory.activations, "activations"),
         "optimizer state": (memory.optimizer, "optimizer"),
     }
     for term, (computed, field) in parts.items():
@@ -676,7 +655,10 @@ def _rows(
     total = found and sum(getattr(found, field) for _, field in parts.values())
     yield Row(*labels, "all of these", memory.total, total, everything)
     if found is not None and found.peak is not None:
-        yield Row(*labels, "peak of the step", None, found.peak, {})
+        held = {"parameters": memory.parameters, "gradients": memory.gradients, "moments": memory.optimizer}
+        held |= causes.get("peak of the step", {})
+        held["not derived: activations, temporary arrays"] = found.peak - sum(held.values())
+        yield Row(*labels, "peak of the step", None, found.peak, held)
     yield Row(
         *labels, "checkpoint file", account.checkpoint, found and found.checkpoint, causes.get("checkpoint file", {})
     )
@@ -703,16 +685,24 @@ def _one_pass(run: train.Run, data: Dataset, ops: Arithmetic, samples: Array) ->
 
 
 @contextmanager
-def _tracing() -> Iterator[None]:
-    """Memory is traced; whoever traces it already goes on."""
-    running = tracemalloc.is_tracing()
-    if not running:
-        tracemalloc.start()
+def _tracing_arrays() -> Iterator[bool]:
+    """Arrays alone are traced, which NumPy reports by itself; False if memory is traced already, and that goes on.
+
+    Python's allocators are put back as they were: what its own objects take depends on what ran before.
+    """
+    if tracemalloc.is_tracing():
+        yield False
+        return
+    own = [ctypes.create_string_buffer(5 * ctypes.sizeof(ctypes.c_void_p)) for _ in range(3)]  # PyMemAllocatorEx
+    for domain, allocator in enumerate(own):  # raw, mem, object
+        ctypes.pythonapi.PyMem_GetAllocator(domain, allocator)
+    tracemalloc.start()
+    for domain, allocator in enumerate(own):
+        ctypes.pythonapi.PyMem_SetAllocator(domain, allocator)
     try:
-        yield
+        yield True
     finally:
-        if not running:
-            tracemalloc.stop()
+        tracemalloc.stop()
 
 
 def _held_by_numpy() -> int:
@@ -732,7 +722,17 @@ def _blank_model(config: RunConfig, data: Dataset) -> dict[str, Array]:
 
 def _elements(where: str, shapes: Iterable[Shape]) -> int:
     """The elements of arrays of these shapes."""
-    return sum(math.prod(_size(f"{where}[{i}]", size) for size in shape) for i, shape in enumerate(shapes))
+    return sum(map(math.prod, _shapes(where, shapes)))
+
+
+def _shapes(where: str, shapes: Iterable[Shape]) -> list[tuple[int, ...]]:
+    """The same, each a sequence of whole numbers >= 0."""
+    checked = []
+    for i, shape in enumerate(shapes if isinstance(shapes, Iterable) else [shapes]):
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            raise ValueError(f"{where}[{i}]: expected a shape, found {shape!r}. Give a list of shapes: [(3, 2)], say.")
+        checked.append(tuple(_size(f"{where}[{i}]", size) for size in shape))
+    return checked
 
 
 def _size(where: str, value: object) -> int:

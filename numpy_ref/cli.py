@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ from numpy_ref.interrupt import STATUS, Interruption
 from numpy_ref.model import BUFFERS
 
 HOLDS, BROKEN, FAILED = 0, 1, 2
+SIZES = (  # settings that what a step holds and computes depends on, temporary arrays included
+    "hidden", "dropout", "batch_norm", "noise", "batch_size", "accumulation", "optimizer", "amsgrad", "momentum",
+    "dampening", "nesterov", "weight_decay", "precision", "recompute_segments",
+)  # fmt: skip
 
 
 def main(impl: Any, arguments: Sequence[str] | None = None) -> int:
@@ -147,10 +152,10 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     account.add_argument(
         "--data", default="digits", metavar="digits|FILE.npz|FILE.csv", help="data set (default: digits)"
     )
-    _add_config(account)
+    _add_config(account, "settings of the run that its bytes and operations depend on", SIZES)
     for command in (demo, train, account) if "on_device" in impl.__all__ else ():
         command.add_argument("--device", default="cpu", help="where runs live, such as cuda:0 (default: %(default)s)")
-    _add_config(train)
+    _add_config(train, "settings of the run (a resumed run has its own; those given must agree with it)")
 
     inspect = verb("inspect", _inspect, "what a checkpoint holds, and its sizes", "FILE")
     inspect.add_argument("file", type=Path)
@@ -223,10 +228,12 @@ def _sizes(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"expected sizes such as 128,128, found {text!r}") from None
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    """One option for each field of RunConfig; only those given appear in the result."""
-    group = parser.add_argument_group("settings of the run (a resumed run has its own; those given must agree with it)")
+def _add_config(parser: argparse.ArgumentParser, title: str, names: Sequence[str] | None = None) -> None:
+    """One option for each field of RunConfig, or for those named; only those given appear in the result."""
+    group = parser.add_argument_group(title)
     for field in dataclasses.fields(RunConfig):
+        if names is not None and field.name not in names:
+            continue
         kind: Any = field.type
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         default = "--steps" if field.name == "total_steps" else default
@@ -571,23 +578,28 @@ def _range(options: argparse.Namespace) -> int:
 def _account(impl: Any, options: argparse.Namespace) -> int:
     from numpy_ref.accounting import account_rows  # here, so that help starts fast
 
-    rows = account_rows(impl, impl.load_data(options.data), config=RunConfig(**_given(options)))
-    explained = all(row.explained for row in rows)
+    given = _given(options)
+    data, config, segments = impl.load_data(options.data), RunConfig(**given), given.get("recompute_segments")
+    rows = account_rows(impl, data, config, precision=given.get("precision", ""), segments=segments)
+    explained = all(row.explained is not False for row in rows)
+    measured = sum(row.measured is not None for row in rows)
     if options.json:
-        say_json(
-            {
-                "explained": explained,
-                "rows": [r._asdict() | {"difference": r.difference, "explained": r.explained} for r in rows],
-            }
-        )
+        found = [r._asdict() | {"difference": r.difference, "explained": r.explained} for r in rows]
+        say_json({"explained": explained, "measured": measured, "rows": found})
         return HOLDS if explained else BROKEN
-    counts = [tuple("-" if n is None else f"{n:,}" for n in (r.computed, r.measured, r.difference)) for r in rows]
-    lines = [
-        (r.model, r.precision, r.recompute, r.term, *n, r.reason or "-") for r, n in zip(rows, counts, strict=True)
-    ]
-    head = ("model", "layers in", "computed again", "term", "computed", "measured", "difference", "which comes from")
-    table(head, lines)
-    say("\nevery difference is accounted for" if explained else "\na difference is NOT accounted for")
+    for (model, precision, recompute), group in groupby(rows, key=lambda row: row[:3]):
+        say(f"{model}, layers in {precision}, {recompute} computed again\n")
+        lines = [
+            (r.term, *("-" if n is None else f"{n:,}" for n in (r.computed, r.measured, r.difference)), r.reason or "-")
+            for r in group
+        ]
+        table(("term", "computed", "measured", "difference", "which comes from"), lines)
+        say("")
+    verdict = "every difference of those is accounted for" if explained else "a difference is NOT accounted for"
+    peak = ", but for the peak, which is not derived" if any(row.computed is None for row in rows) else ""
+    say(f"{measured} of {len(rows)} rows measured; {verdict}{peak}")
+    if any(row.measured is None and row.term == "parameters" for row in rows):
+        say("GPT-2's step is measured by: python -m torch_port account")
     return HOLDS if explained else BROKEN
 
 

@@ -25,6 +25,7 @@ from numpy_ref.accounting import (
     GPT2,
     Measured,
     Transformer,
+    check_precision,
     file_differences,
     first_batches,
     gpt2_products,
@@ -47,7 +48,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
 
     Parameters, gradients and the optimizer's state are elements x bytes of their tensors; activations the storages that
     autograd saves in a forward pass and the loss, parameters' own aside; the file that of a real save; operations those
-    that `FlopCounterMode` sees of a real step. The peak is the allocator's, on CUDA.
+    that `FlopCounterMode` sees of a real step. The peak is the allocator's, on CUDA, less what was there before.
 
     Args:
         config: of the run; its arithmetic is taken as native.
@@ -58,15 +59,16 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
     """
     # With no evaluation within the step, and a scale at which no first update is skipped: it makes the moments.
     config = replace(config, arithmetic="native", evaluate_every=2, init_scale=1.0)
+    device = torch.get_default_device()
+    start = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     run = train.init_run(config, data)
     with FlopCounterMode(display=False) as forward:
         activations = _kept_by_a_pass(run, data, first_batches(config, data)[0])
-    device = run.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with FlopCounterMode(display=False) as step:
         run = train.train_n_steps(run, data, 1)
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    peak = torch.cuda.max_memory_allocated(device) - start if device.type == "cuda" else None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.safetensors")
         save_checkpoint(path, run)
@@ -111,7 +113,7 @@ def differences(config: RunConfig, data: Dataset) -> dict[str, dict[str, int]]:
             activations["16-bit copies of weights"] = 2 * sum(a * b for a, b in pairwise(sizes))
     tensors = 2 * (len(sizes) - 1 + norms)
     return {
-        "activations": activations,
+        "operands of products": activations,
         "optimizer state": {"counts of steps": STEP_BYTES * tensors},
         "checkpoint file": file_differences(config, data),
     }
@@ -127,7 +129,11 @@ def measure_gpt2(size: Transformer = GPT2, *, precision: str = "float32", recomp
         size: of the model.
         precision: "float32", "float16" or "bfloat16".
         recompute: keep the input of each block alone, and compute the block again in the backward pass.
+
+    Raises:
+        ValueError: another precision, or sizes that are none.
     """
+    check_precision("measure_gpt2", precision)
     kind: torch.dtype = getattr(torch, precision)
     with torch.device("meta"):
         weights = {name: torch.nn.Parameter(torch.empty(shape)) for name, shape in gpt2_shapes(size).items()}
@@ -183,7 +189,7 @@ def gpt2_differences(
     # What is computed again ends with the last tensor that the backward pass needs, the input of a block's last one.
     unneeded = gpt2_products(size, head=False)[-1].flops if recompute else 0
     return {
-        "activations": activations,
+        "operands of products": activations,
         "optimizer state": {"counts of steps": 4 * len(gpt2_shapes(size))},
         "FLOPs, step": {"last product of a block, not needed again": -unneeded},
     }
