@@ -29,7 +29,6 @@ the look-up of embeddings, and the optimizer's update (some 10 operations a para
 the half that a causal mask makes needless.
 """
 
-import ctypes
 import math
 import tempfile
 import tracemalloc
@@ -481,7 +480,8 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
 
     Parameters, gradients and moments are the bytes of their arrays; activations what NumPy holds more after the forward
     pass and the loss than before, by tracemalloc; the file that of a real save; operations those of the products that a
-    real step asks of its arithmetic; the peak is of arrays alone, and left out where memory is traced already.
+    real step asks of its arithmetic; the peak is all that Python allocated at once, its own small
+    objects included, so that it moves a little from run to run.
 
     Args:
         config: of the run; arithmetic is taken as native, in which no product is made of several, and the loss scale
@@ -499,7 +499,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
         return np.asarray(np.matmul(a, b))
 
     ops = arithmetic_named("native")._replace(matmul=matmul)
-    with _tracing_arrays() as alone:
+    with _tracing():
         start, _ = tracemalloc.get_traced_memory()
         run = train.init_run(config, data)
         order, next_order = epoch_order(run.state.rng.order, len(data.labels))
@@ -508,7 +508,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
         counted.clear()
         tracemalloc.reset_peak()
         state, _ = train._train_step(run.state, config, data, ops, order, next_order)
-        peak = tracemalloc.get_traced_memory()[1] - start if alone else None
+        peak = tracemalloc.get_traced_memory()[1] - start
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.safetensors")
         checkpoint.save_checkpoint(path, run._replace(state=state))
@@ -685,24 +685,16 @@ def _one_pass(run: train.Run, data: Dataset, ops: Arithmetic, samples: Array) ->
 
 
 @contextmanager
-def _tracing_arrays() -> Iterator[bool]:
-    """Arrays alone are traced, which NumPy reports by itself; False if memory is traced already, and that goes on.
-
-    Python's allocators are put back as they were: what its own objects take depends on what ran before.
-    """
-    if tracemalloc.is_tracing():
-        yield False
-        return
-    own = [ctypes.create_string_buffer(5 * ctypes.sizeof(ctypes.c_void_p)) for _ in range(3)]  # PyMemAllocatorEx
-    for domain, allocator in enumerate(own):  # raw, mem, object
-        ctypes.pythonapi.PyMem_GetAllocator(domain, allocator)
-    tracemalloc.start()
-    for domain, allocator in enumerate(own):
-        ctypes.pythonapi.PyMem_SetAllocator(domain, allocator)
+def _tracing() -> Iterator[None]:
+    """Memory is traced; whoever traces it already goes on."""
+    running = tracemalloc.is_tracing()
+    if not running:
+        tracemalloc.start()
     try:
-        yield True
+        yield
     finally:
-        tracemalloc.stop()
+        if not running:
+            tracemalloc.stop()
 
 
 def _held_by_numpy() -> int:

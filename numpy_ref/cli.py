@@ -597,7 +597,7 @@ def _account(impl: Any, options: argparse.Namespace) -> int:
         say("")
     verdict = "every difference of those is accounted for" if explained else "a difference is NOT accounted for"
     peak = ", but for the peak, which is not derived" if any(row.computed is None for row in rows) else ""
-    say(f"{measured} of {len(rows)} rows measured; {verdict}{peak}")
+    say(f"{measured} of {len(rows)} rows measured; {verdict}{peak if explained else ''}")
     if any(row.measured is None and row.term == "parameters" for row in rows):
         say("GPT-2's step is measured by: python -m torch_port account")
     return HOLDS if explained else BROKEN

@@ -976,6 +976,91 @@ def test_a_long_finding_goes_on_in_its_own_column(capsys, monkeypatch):
     assert len(lines) > 10
 
 
+def account_with(capsys, small, *words, impl=numpy_ref):
+    return call(capsys, "account", "--data", small, "--hidden", "5", "--batch-size", "4", *words, impl=impl)
+
+
+def test_account_is_a_table_for_each_choice_of_120_columns_whose_last_one_has_room(capsys, small, monkeypatch, impl):
+    monkeypatch.setenv("COLUMNS", "120")
+    answer = account_with(capsys, small, "--precision", "bfloat16", "--batch-norm", impl=impl)
+    assert answer.status == 0
+    lines = answer.out.splitlines()
+    assert max(map(len, lines)) <= 120
+    heads = [line for line in lines if re.match(r"(MLP|GPT-2), ", line)]
+    models = [(m, c) for m, cuts in (("MLP", ("nothing", "1 segment")), ("GPT-2", ("nothing", "blocks"))) for c in cuts]
+    assert heads == [f"{model}, layers in bfloat16, {cut} computed again" for model, cut in models]
+    assert lines.count("") == 2 * len(heads)  # below the heading, and below the table
+    first = lines[2 : lines.index("", 2)]
+    assert re.split("  +", first[0]) == ["term", "computed", "measured", "difference", "which comes from"]
+    assert len(first[1].split()[-1]) > 50
+    assert sum(line.startswith("all of these") and line.endswith("  as above") for line in lines) >= 1
+    words = [re.split("  +", line)[0] for line in first[2:] if not line.startswith(" ")]
+    assert words[:5] == ["parameters", "gradients", "operands of products", "optimizer state", "all of these"]
+
+
+@pytest.mark.parametrize("words", [[], ["--precision", "float16"], ["--recompute-segments", "2"]])
+def test_account_ends_with_how_many_rows_are_measured_and_what_they_show(capsys, small, words, impl):
+    answer, found = (account_with(capsys, small, *words, *more, impl=impl) for more in ([], ["--json"]))
+    rows = strict_json(found.out)["rows"]
+    measured = [row for row in rows if row["measured"] is not None]
+    torch = impl is torch_port
+    assert strict_json(found.out) == {"explained": True, "measured": len(measured), "rows": rows}
+    assert {row["model"] for row in measured} == ({"MLP", "GPT-2"} if torch else {"MLP"})
+    derived = [row for row in measured if row["computed"] is not None]
+    assert [row["explained"] for row in rows] == [True if row in derived else None for row in rows]
+    verdict = f"{len(measured)} of {len(rows)} rows measured; every difference of those is accounted for"
+    peak = ", but for the peak, which is not derived" if len(derived) < len(measured) else ""
+    assert bool(peak) != torch  # the port counts one on CUDA alone
+    hint = [] if torch else ["GPT-2's step is measured by: python -m torch_port account"]
+    assert answer.out.splitlines()[-2:][-1 - len(hint) :] == [verdict + peak, *hint]
+
+
+def test_account_shows_the_precision_and_the_segments_that_are_asked_for_and_else_the_whole_variety(capsys, small):
+    def kinds(*words):
+        rows = strict_json(account_with(capsys, small, "--json", *words).out)["rows"]
+        return {(row["model"], row["precision"], row["recompute"]) for row in rows}
+
+    both = ["--precision", "float16", "--recompute-segments", "2"]
+    assert kinds(*both) == {("MLP", "float16", "2 segments"), ("GPT-2", "float16", "blocks")}
+    assert {kind[2] for kind in kinds("--recompute-segments", "0")} == {"nothing"}
+    assert len(kinds("--precision", "float32")) == 4
+    assert len(kinds()) == 10
+    answer = account_with(capsys, small, "--recompute-segments", "3")
+    assert (answer.status, answer.out) == (2, "")
+    assert "recompute_segments" in answer.err
+
+
+def test_account_offers_the_settings_that_its_numbers_depend_on_and_refuses_the_others(capsys, small, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = call(capsys, "account", "--help").out
+    assert "settings of the run that its bytes and operations depend on:" in out
+    assert "resumed" not in out
+    for name, (_, words) in SETTINGS.items():
+        assert (f"--{name.replace('_', '-')}" in out) == (name in cli.SIZES)
+        answer = call(capsys, "account", "--data", small, "--precision", "float32", *words)
+        assert (answer.status == 2 and f"unrecognized arguments: {' '.join(words)}" in answer.err) == (
+            name not in cli.SIZES
+        )
+
+
+def test_account_fails_for_a_difference_that_is_not_accounted_for(capsys, small, monkeypatch):
+    from numpy_ref import accounting
+
+    real = accounting.account_rows
+
+    def off_by_one(*arguments, **settings):
+        first, *rest = real(*arguments, **settings)
+        return [first._replace(measured=first.measured + 1), *rest]
+
+    monkeypatch.setattr(accounting, "account_rows", off_by_one)
+    answer = account_with(capsys, small)
+    assert answer.status == 1
+    assert "54 of 86 rows measured; a difference is NOT accounted for" in answer.out
+    answer = account_with(capsys, small, "--json")
+    found = strict_json(answer.out)
+    assert (answer.status, found["explained"], found["rows"][0]["explained"]) == (1, False, False)
+
+
 def test_json_has_no_word_for_infinity_or_nan(train, monkeypatch, impl):
     monkeypatch.setattr(impl, "evaluate", lambda run, data: Evaluation(float("nan"), 0.5))
     told = strict_json(train(1, "--json").out)
