@@ -24,6 +24,7 @@ CALLS = ("open", "write", "fsync", "fdatasync", "replace", "rename", "link", "un
 NAME = "state.bin"
 OLD, NEW, OTHER = (np.random.default_rng(size).bytes(size) for size in (2000, 3000, 2500))
 TAKEN = 1000  # bytes that os.write takes at most, as it may
+MOST = 5  # calls of one kind that are let fail, one at a time
 
 Hook = Callable[[str, Any], None]  # before a call: its name, and its first argument
 
@@ -43,6 +44,7 @@ class Disk:
         self.durable: dict[int, bytes] = {}  # what of them is on disk
         self.synchronised: list[str] = []  # what fsync was called for
         self.early: dict[int, int] = {}  # bytes that a file had when it was synchronised and was not complete
+        self.cut: dict[int, tuple[int, int]] = {}  # where os.write took fewer bytes than it was given the last time
         self.old = self.standing()
         self.named = [self.old]  # the files that may have the name after a crash
         self.stranger = False  # whether a file took the name that was not seen beside it before
@@ -95,6 +97,8 @@ class Disk:
 
     def why(self, file: int) -> str:
         """Why the content of a new file that has the name is not on disk."""
+        if file in self.cut:
+            return short_write(*self.cut[file])
         text = "the new file took its name before its content was on disk: "
         if file in self.early:
             return f"{text}when fsync was called, the system had {self.early[file]} bytes, the others were not flushed"
@@ -113,6 +117,14 @@ class Disk:
         self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
                                  else "a file")  # fmt: skip
 
+    def write(self, real: Any, descriptor: int, data: bytes) -> int:
+        """What os.write may do: take fewer bytes than it is given."""
+        file, taken = os.fstat(descriptor).st_ino, int(real(descriptor, data[:TAKEN]))
+        self.cut.pop(file, None)
+        if taken < len(data):
+            self.cut[file] = taken, len(data)
+        return taken
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the calls of `os`, also where a solution has imported them by name."""
@@ -125,7 +137,7 @@ class Disk:
                 self.last = f"os.{call}"
                 if call in ("fsync", "fdatasync"):
                     return self.synchronise(first if isinstance(first, int) else first.fileno())
-                return real(*([first, arguments[1][:TAKEN]] if call == "write" else arguments), **named)
+                return self.write(real, first, arguments[1]) if call == "write" else real(*arguments, **named)
 
             return wrapped
 
@@ -145,6 +157,11 @@ class Disk:
                 space[name] = real
             for file in self.files.values():
                 file.close()
+
+
+def short_write(taken: int, given: int) -> str:
+    """Why a file is cut short although no call failed."""
+    return f"the system's write took {taken} of {given} bytes, as it may, and raised nothing: go on with the rest"
 
 
 @contextmanager
@@ -169,8 +186,8 @@ def raised(solution: Any, path: Any, data: bytes) -> BaseException | None:
     return None
 
 
-def errors() -> dict[str, tuple[BaseException, bytes, Callable[[str, Any], bool]]]:
-    """Where an error is put in: the error, what must stand there afterwards, and before which call it comes."""
+def errors() -> dict[str, tuple[BaseException, Callable[[str, Any], bool]]]:
+    """Where an error is put in: the error, and before which calls it comes."""
 
     def is_directory(argument: Any) -> bool:
         return stat.S_ISDIR(os.fstat(argument if isinstance(argument, int) else argument.fileno()).st_mode)
@@ -180,11 +197,11 @@ def errors() -> dict[str, tuple[BaseException, bytes, Callable[[str, Any], bool]
 
     synchronise, rename = ("fsync", "fdatasync"), ("replace", "rename")
     return {
-        "fsync of the file fails": (OSError(errno.EIO, "the disk failed"), OLD, of(*synchronise, directory=False)),
-        "the rename fails": (PermissionError(errno.EACCES, "not permitted"), OLD, of(*rename)),
-        "Ctrl-C comes before the rename": (KeyboardInterrupt(), OLD, of(*rename)),
-        "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), NEW, of(*synchronise, directory=True)),
-        "the disk is full": (OSError(errno.EFBIG, "no room"), OLD, lambda call, first: False),
+        "fsync of the file fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=False)),
+        "the rename fails": (PermissionError(errno.EACCES, "not permitted"), of(*rename)),
+        "Ctrl-C comes before the rename": (KeyboardInterrupt(), of(*rename)),
+        "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=True)),
+        "the disk is full": (OSError(errno.EFBIG, "no room"), lambda call, first: False),
     }  # fmt: skip
 
 
@@ -203,20 +220,28 @@ def no_room(full: bool) -> Iterator[None]:
 
 def failing(solution: Any) -> Iterator[tuple[str, BaseException, bytes, BaseException | None, str]]:
     """Let the call fail at each place: the place, the error, what must stand, what was raised, and the directory."""
-    for where, (error, stands, applies) in errors().items():
-        met = [where] if where == "the disk is full" else []
+    for where, (error, applies) in errors().items():
+        full = where == "the disk is full"
+        for chosen in range(1 if full else MOST):
+            calls: list[str] = []
+            stands = [OLD]
 
-        def hook(call: str, first: Any, error: Any = error, applies: Any = applies, met: list[str] = met) -> None:
-            if not met and applies(call, first):
-                met.append(call)
-                raise error
+            def hook(call: str, first: Any, error: Any = error, applies: Any = applies, chosen: int = chosen,
+                     calls: list[str] = calls, stands: list[bytes] = stands) -> None:  # fmt: skip
+                if applies(call, first):
+                    calls.append(call)
+                    if len(calls) == chosen + 1:
+                        # Before the rename that is the old content, also where the directory is synchronised then, too.
+                        stands[0] = OLD if disk.standing() in (None, disk.old) else NEW  # noqa: B023
+                        raise error
 
-        with folder_with(OLD) as folder:
-            disk = Disk(folder, hook)
-            with disk.watched(), no_room(where == "the disk is full"):
-                came = raised(solution, disk.path, NEW)
-            if met:  # else a call is missing, which other laws tell
-                yield where, error, stands, came, folder
+            with folder_with(OLD) as folder:
+                disk = Disk(folder, hook)
+                with disk.watched(), no_room(full):
+                    came = raised(solution, disk.path, NEW)
+                if not full and len(calls) <= chosen:  # there is no such call any more
+                    break
+                yield where, error, stands[0], came, folder
 
 
 @law(
@@ -272,7 +297,8 @@ def a_crash_leaves_the_old_or_the_new(solution: Any, arrays: Arrays) -> None:
 @law(
     "A rename is a write, too. Into what?",
     "The name is in the directory: until that is synchronised, a crash may bring the old file back.",
-    "After the replace: descriptor = os.open(directory, os.O_RDONLY), os.fsync(descriptor), os.close(descriptor).",
+    "os.open opens a directory, too, for reading only. After the rename, synchronise it by its descriptor, and close "
+    "that, also when the fsync fails.",
 )
 def after_the_return_the_new_file_is_on_disk(solution: Any, arrays: Arrays) -> None:
     """Once the function has returned, no crash brings the old file back."""
@@ -355,7 +381,10 @@ def an_error_comes_through_and_the_old_file_stays(solution: Any, arrays: Arrays)
     for where, error, stands, came, folder in failing(solution):
         found = Path(folder, NAME).read_bytes() if NAME in os.listdir(folder) else None
         kept = {OLD: "the old content", NEW: "the new content", None: "no file"}
-        expect(found == stands, f"when {where}, {kept[stands]} must stand, found {kept.get(found, 'a mixture')}")
+        cut = found if found and found not in kept and NEW.startswith(found) else b""
+        kept[cut] = f"{len(cut)} of the {len(NEW)} bytes of the new content, and no more"
+        expect(found == stands, f"when {where}, {kept[stands]} must stand, found {kept.get(found, 'a mixture')}",
+               cause=short_write(len(cut), len(NEW)) if cut and came is None else "")  # fmt: skip
         same = type(came) is type(error) and getattr(came, "errno", 0) == getattr(error, "errno", 0)
         what = "the caller hears nothing: the error was swallowed" if came is None else f"the caller hears {came!r}"
         again = "the temporary was no longer there to be removed" if isinstance(came, FileNotFoundError) else ""
@@ -378,6 +407,8 @@ def nothing_is_left_behind(solution: Any, arrays: Arrays) -> None:
     for where, *_, folder in failing(solution):
         left = sorted(set(os.listdir(folder)) - {NAME})
         expect(not left, f"when {where}, a temporary is left: {', '.join(left)}")
+        expect(descriptors() <= before, f"when {where}, a descriptor is left open",
+               cause="os.close is passed over when the call before it raises: it belongs into finally")  # fmt: skip
 
 
 def descriptors() -> set[int]:
@@ -436,9 +467,9 @@ is a str or a Path, absolute or relative, and no symbolic link; its directory ex
 temporary stands in the same directory, under a name that no other call has: two calls may write the same file at once.
 When the function returns, the new file and its name are on disk, no temporary is there, and no descriptor is open. When
 a call of the system fails, its error comes through; unless the name was taken already, the old file stands as it was.
-No temporary is left then, whatever was raised. A file that was there keeps its permissions; a new one gets those that
-open(path, "wb") gives. Synchronise by os.fsync. Files may be opened, written and renamed by os, open, pathlib or
-tempfile.
+No temporary is left then, and no descriptor open, whatever was raised. A file that was there keeps its permissions; a
+new one gets those that open(path, "wb") gives. Synchronise by os.fsync. Files may be opened, written and renamed by os,
+open, pathlib or tempfile.
 """
 
 IDEA = """

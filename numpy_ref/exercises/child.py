@@ -1,8 +1,9 @@
 """A process that holds a learner's file to one law: `python -m numpy_ref.exercises.child`, started by the grader.
 
 The question comes on standard input. Before any code of the learner runs, standard output is put aside for the answer
-and both of the learner's outputs go where standard error went; the answer is one line that begins with the question's
-token. What the law needs is imported before the clock starts, and a thread ends the process when the time is up.
+and both of the learner's outputs go where standard error went. The answer is one line that names the law and begins
+with a token, which waits on standard input and is read only when the law is over. What the law needs is imported before
+the clock starts, and a thread ends the process when the time is up.
 """
 
 import json
@@ -21,22 +22,23 @@ _MEMORY = 2 << 30  # bytes a solution may take
 
 def main() -> None:
     """Answer the one question."""
-    question = json.loads(sys.stdin.buffer.read())
-    token, limit, request = question["token"], question["limit"], question["request"]
-    channel = os.dup(1)
+    channel, question = os.dup(1), os.fdopen(os.dup(0), "rb", buffering=0)  # unbuffered: a line is read, and no more
+    asked = json.loads(question.readline())
+    limit, request = asked["limit"], asked["request"]
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv, sys.dont_write_bytecode = [""], True
     write, leave, dumps, lock = os.write, os._exit, json.dumps, threading.Lock()  # the learner may replace the names
 
     def say(value: dict[str, Any]) -> None:
-        line = memoryview(f"\n{token}{dumps(value)}\n".encode())
+        token = question.readline().strip().decode()
+        line = memoryview(f"\n{token} {dumps(value)}\n".encode())
         while line:
             line = line[write(channel, line) :]
 
     def finish(value: dict[str, Any]) -> None:
         with lock:  # the first to come: the law's end or the clock's
-            say(value)
+            say(value | {"law": request["law"]})
             leave(0)
 
     try:

@@ -7,6 +7,8 @@ The reference solution is shown only where such a record stands.
 import argparse
 import hashlib
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from numpy_ref.exercises.grader import Outcome, Report, grade, grade_against
 from numpy_ref.exercises.source import (
     TITLES,
     FileFault,
+    claimed,
     exercise_of,
     framework_of,
     read_solution,
@@ -164,9 +167,12 @@ def _compare(impl: Any, exercise: Exercise, framework: str, options: argparse.Na
 
 def _refuse(text: str, options: argparse.Namespace) -> int:
     """Say why a file cannot be graded."""
-    warn(text)
     if options.json:
-        say_json({"holds": False, "error": text})
+        name, framework = claimed(options.file)
+        head = {"holds": False, "file": str(options.file.absolute()), "exercise": options.exercise or name}
+        say_json(head | {"framework": framework, "error": text, "laws": []})
+    else:
+        say(f"cannot be graded: {text}")
     return BROKEN
 
 
@@ -191,11 +197,15 @@ def _list(impl: Any, options: argparse.Namespace) -> int:
 def _start(impl: Any, exercise: Exercise, framework: str, options: argparse.Namespace) -> int:
     """Write the file to fill in, unless one is there."""
     path = options.out or Path(_file_name(exercise.name, framework))
+    if path.suffix == ".py" and path.stem in sys.stdlib_module_names | set(TITLES):
+        raise ValueError(f"{path}: beside such a file, import {path.stem} finds it and not the library; choose another")
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(stub_text(exercise, framework))
     except FileExistsError:
         raise ValueError(f"{path}: it is there already, and is left as it is; choose another name by --out") from None
+    if find_spec(framework) is None:
+        warn(f"grading it needs {TITLES[framework]}, which is not installed here")
     if options.json:
         say_json({"file": str(path), "exercise": exercise.name, "framework": framework})
     else:

@@ -3,11 +3,14 @@
 The laws train by the loop that is given, that of the reference in the solution's framework; a solution saves and loads.
 """
 
+import io
 import os
+import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,25 @@ from unittest.mock import patch
 
 import numpy as np
 
-from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law, short
+from numpy_ref.equivalence import same_bits
+from numpy_ref.exercises.exercise import (
+    Arrays,
+    Exercise,
+    Loss,
+    described,
+    expect,
+    expect_same_bits,
+    law,
+    paired,
+    same_tree,
+    short,
+)
 from numpy_ref.exercises.source import REFERENCES
 
 STEPS = 24  # close to five epochs of five steps; the rate falls after 7, 14 and 21
 STOPS = ((1,), (5,), (7,), (6, 8), (13, 17, 20))  # in the middle of an epoch, at an end, off the period, twice in one
 FILE = "run.ckpt"
+UNIT = 2.0**-24  # of float32: half the distance from 1 to the next number
 
 
 class Given:
@@ -98,10 +114,10 @@ class Given:
                 ours, theirs = self.picture(run)["params"], self.picture(other)["params"]
                 expect_same_bits("", {"params": ours}, {"params": theirs})
             except Loss as loss:
-                return f"it shows {step} step{'s' * (step > 1)} after the resume, in {loss.where}"
+                return f"which shows {step} step{'s' * (step > 1)} after the resume, in {loss.where}"
             except Exception as error:  # whatever the loop meets in a run that lacks something
-                return f"it shows in the next steps, which raise {type(error).__name__}: {short(str(error))}"
-        return "within 60 steps no weight shows it"
+                return f"with which the next steps raise {type(error).__name__}: {short(str(error))}"
+        return "which no weight shows within 60 steps"
 
 
 @contextmanager
@@ -133,23 +149,63 @@ def every_state_is_carried(solution: Any, arrays: Arrays) -> None:
         expected, found = given.picture(made()), given.picture(loaded)
         what = f"{leaf} was changed before the save, and is not what comes back" if leaf else "not all comes back"
         for key in sorted(expected, key=lambda key: key != leaf.split("/")[0].split(",")[0]):  # that one first
-            expect_same_bits(what, {key: expected[key]}, {key: found[key]},
-                             cause=lambda: cause_of(given, key, expected, found, made(), loaded))  # fmt: skip # noqa: B023
+            if not same_tree(expected[key], found[key]):
+                what += f" ({given.shows(made(), loaded)})"
+            cause = cause_of(given, key, expected[key], found[key], given.run(2))
+            expect_same_bits(what, {key: expected[key]}, {key: found[key]}, cause=cause)
 
 
-def cause_of(given: Given, key: str, expected: Any, found: Any, run: Any, loaded: Any) -> str:
-    """Why a state may be another one after the load, and where that would be seen."""
-    fresh = given.picture(given.run(2))
-    plain = isinstance(expected[key], (int, float))
-    texts = []
-    if plain and type(expected[key]) is not type(found[key]):
-        texts.append(f"{key} must be {described(expected[key]).split()[0]} again, as it was; it came back as "
-                     f"{described(found[key])}")  # fmt: skip
-    elif repr(found[key]) == repr(fresh[key]):
-        texts.append(f"{key} is that of the fresh run: it was not saved, or not loaded")
-    elif key in given.module.GENERATORS:
-        texts.append("a generator is its state: that has to be saved, and put back")
-    return "; ".join([*texts, given.shows(run, loaded)])
+def cause_of(given: Given, key: str, expected: Any, found: Any, fresh: Any) -> Callable[[], str]:
+    """What finds out why a state is another one after the load into a fresh run."""
+
+    def cause() -> str:
+        if isinstance(expected, (int, float)) and type(expected) is not type(found):
+            wanted = described(expected).split()[0]
+            return f"{key} must be {wanted} again, as it was; it came back as {described(found)}"
+        begun = given.picture(fresh)[key]
+        if same_tree(begun, found):
+            return f"{key} is that of the fresh run: not saved, or not loaded"
+        if key in given.module.GENERATORS:
+            return "a generator is its state: that has to be saved, and put back"
+        try:
+            leaves = zip(paired(key, expected, found, key), paired(key, begun, found, key), strict=True)
+            changed = {path: (ours, theirs, first) for (path, ours, theirs), (_, first, _) in leaves
+                       if not same_bits(ours, theirs)}  # fmt: skip
+        except Loss:  # another shape, which is said
+            return ""
+        names, many = " and ".join(changed), len(changed) > 1
+        if all(same_bits(first, theirs) for _, theirs, first in changed.values()):
+            return f"{names} {'are those' if many else 'is that'} of the fresh run: not saved, or not loaded"
+        kept = rounded([(np.asarray(ours), np.asarray(theirs)) for ours, theirs, _ in changed.values()])
+        return f"{names} {'were' if many else 'was'} rounded on the way: {kept}" if kept else ""
+
+    return cause
+
+
+def rounded(changed: list[tuple[Any, Any]]) -> str:
+    """In what numbers were kept on the way, if what they were, rounded so, gives what they are; else ""."""
+    for text, kept in roundings():
+        if all(ours.dtype == theirs.dtype and theirs.any() and np.array_equal(kept(ours).astype(ours.dtype), theirs)
+               for ours, theirs in changed):  # fmt: skip
+            return text
+    return ""
+
+
+def roundings() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Where numbers are rounded, and how."""
+
+    def cut(digits: int) -> Callable[[Any], Any]:
+        return lambda x: np.array([float(f"{float(value):.{digits}g}") for value in x.flat]).reshape(x.shape)
+
+    def bfloat16(x: Any) -> Any:
+        fraction, exponent = np.frexp(x)
+        return np.ldexp(np.round(fraction * 2**8), exponent - 8)
+
+    yield "kept in float32", lambda x: x.astype(np.float32)
+    yield "kept in float16", lambda x: x.astype(np.float16)
+    yield "kept in bfloat16", bfloat16
+    yield from ((f"written with {digits} digits", cut(digits)) for digits in range(16, 1, -1))
+    yield from (("written with few decimals", lambda x, n=n: np.round(x, n)) for n in range(16, 1, -1))
 
 
 @law(
@@ -170,11 +226,12 @@ def a_resumed_run_is_the_run_that_never_stopped(solution: Any, arrays: Arrays) -
                     solution.save_everything(str(place / FILE), run)
                     run = solution.load_everything(str(place / FILE), given.run(40 + step))
                 found = given.picture(run)
+                at = " and ".join(map(str, stops))
                 for key, expected in pictures[step].items():
-                    text = f"stopped after step {' and '.join(map(str, stops))}, the run is another"
-                    expect_same_bits(text, {key: expected}, {key: found[key]}, step=step,
-                                     cause=f"{key} is the first to differ" if step not in stops else
-                                     f"{key} differs right after the load")  # fmt: skip
+                    parts = "differs right after the load" if step in stops else "is the first to differ"
+                    cause = cause_of(given, key, expected, found[key], given.run(40 + step))
+                    expect_same_bits(f"stopped after step {at}, the run is another: {key} {parts}",
+                                     {key: expected}, {key: found[key]}, step=step, cause=cause)  # fmt: skip
                 if step < STEPS:
                     given.train(run)
 
@@ -213,10 +270,11 @@ def saving_and_loading_change_nothing(solution: Any, arrays: Arrays) -> None:
                          cause="a save that draws from a generator, or writes into the run")  # fmt: skip
         first = solution.load_everything(path, given.run(8))
         second = solution.load_everything(path, given.run(9))
+        came = given.picture(second)
         given.train(first, 3)
         given.train(run, 3)
         for what, other in (("", second), (", loaded again", solution.load_everything(path, given.run(10)))):
-            expect_same_bits(f"a loaded run changed when another was trained{what}", before, given.picture(other),
+            expect_same_bits(f"a loaded run changed when another was trained{what}", came, given.picture(other),
                              cause="two runs share arrays or generators, or the run was kept in memory")  # fmt: skip
 
 
@@ -234,44 +292,123 @@ def one_file_holds_it_all(solution: Any, arrays: Arrays) -> None:
             names = sorted(os.listdir(place))
             expect(names == [FILE], f"a save must make the one file {FILE}; found {', '.join(names) or 'none'}",
                    cause="the name was changed, or part of the run went into another file")  # fmt: skip
+        here = given.picture(solution.load_everything(place / FILE, given.run(12)))
         shutil.move(place / FILE, elsewhere / "moved")
-        loaded = solution.load_everything(elsewhere / "moved", given.run(12))
-        expected = given.picture(given.run(11, 4))
-        expect_same_bits(
-            "the file, moved, does not hold the run",
-            expected,
-            given.picture(loaded),
-            cause="some of the run is kept outside the file",
-        )
+        loaded = solution.again().load_everything(elsewhere / "moved", given.run(12))  # as in a new process
+        expect_same_bits("the file, moved and loaded by a new process, gives another run", here, given.picture(loaded),
+                         cause="some of the run is kept outside the file")  # fmt: skip
+
+
+class Code:
+    """Unpickled, it makes a directory: what a file runs where it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.mark,)
+
+
+def entries_of(data: bytes) -> dict[str, bytes]:
+    """What a file holds, by name, if it is an archive, such as those of NumPy and PyTorch; else all of it, as ""."""
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        return {"": data}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def packed(entries: dict[str, bytes]) -> bytes:
+    """The inverse of `entries_of`."""
+    if list(entries) == [""]:
+        return entries[""]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def with_pickles(data: bytes, mark: Path) -> Iterator[tuple[str, bytes]]:
+    """Files that run code where they are unpickled: a pickle, and the file with a pickle for each of its entries."""
+    import pickle  # noqa: TID251 - to forbid it
+
+    array = io.BytesIO()
+    np.save(array, np.array([Code(mark)], dtype=object))
+    entries, code = entries_of(data), pickle.dumps(Code(mark))
+    yield "a pickle in its place", code
+    for name, entry in entries.items():
+        for text, other in (("a pickle", code), ("an array of objects", array.getvalue())):
+            # As long as before, for torch may read as many bytes of a tensor as it had.
+            yield f"{text} for {name or 'all of it'}", packed({**entries, name: other.ljust(len(entry), b"\0")})
+
+
+def with_sums(data: bytes) -> Iterator[tuple[str, int, bytes]]:
+    """Files in which a sum stands for a long number, where it is text of 1 or 4 bytes a digit; and the sum's value."""
+    entries = entries_of(data)
+    for name, entry in entries.items():
+        for match in re.finditer(rb"(?:\d\0\0\0){12,}|\d{12,}", entry):
+            digits = match[0].replace(b"\0", b"")
+            text = digits[:-2] + b"+1"
+            changed = text if len(match[0]) == len(digits) else text.decode().encode("utf-32-le")
+            forged = entry[: match.start()] + changed + entry[match.end() :]
+            yield text.decode(), int(digits[:-2]) + 1, packed({**entries, name: forged})
+
+
+def numbers(tree: Any) -> Iterator[int]:
+    """The ints in a run's picture."""
+    if isinstance(tree, dict):
+        for child in tree.values():
+            yield from numbers(child)
+    elif type(tree) is int:
+        yield tree
 
 
 @law(
     "Whoever can write your file: can they make your program run their code?",
-    "Unpickling runs what the file says. np.load(allow_pickle=True) and torch.load(weights_only=False) unpickle.",
+    "Unpickling runs what a file says, and so does eval. np.load(allow_pickle=True) and torch.load(weights_only=False) "
+    "unpickle, and the file need not be the one that you wrote.",
     "Save arrays and JSON in NumPy, tensors and plain values in PyTorch: np.load(path), torch.load(weights_only=True).",
 )
 def loading_runs_no_code_from_the_file(solution: Any, arrays: Arrays) -> None:
-    """The load does not unpickle: a file that someone else made cannot run code."""
+    """The load neither unpickles nor evaluates: a file that someone else made cannot run code."""
     import pickle  # noqa: TID251 - to forbid it
 
     given, used = Given(arrays), []
+    danger = "whoever can write the file can run any code where it is loaded"
 
     class Forbidden:  # a class, since torch derives its own from what is there
         def __new__(cls, *arguments: Any, **named: Any) -> Any:
             used.append(True)
             raise ValueError("unpickling is not allowed")
 
-    with folder() as place:
-        solution.save_everything(str(place / FILE), given.run(13, 2))
+    with folder() as place, folder() as elsewhere:
+        path, mark = place / FILE, elsewhere / "code-ran"
+        run = given.run(13, 2)
+        run["t"] = 123_456_789_012_345_678  # long, to be found in the file
+        solution.save_everything(str(path), run)
         with patch.multiple(pickle, load=Forbidden, loads=Forbidden, Unpickler=Forbidden, _Unpickler=Forbidden):
             try:
-                solution.load_everything(str(place / FILE), given.run(14))
+                solution.load_everything(str(path), given.run(14))
             except Loss as loss:
                 if used:
-                    raise Loss("load_everything unpickles the file", place=loss.place, cause="whoever can write the "
-                               "file can run any code where it is loaded") from None  # fmt: skip
+                    raise Loss("load_everything unpickles the file", place=loss.place, cause=danger) from None
                 raise
-        expect(not used, "load_everything unpickles the file")
+        expect(not used, "load_everything unpickles the file", cause=danger)
+        saved = path.read_bytes()
+        for what, data in with_pickles(saved, mark):
+            path.write_bytes(data)
+            with suppress(Loss):  # such files should be refused
+                solution.load_everything(str(path), given.run(14))
+            expect(not mark.exists(), f"load_everything runs the code in a file that holds {what}",
+                   cause=f"it unpickles what it finds: {danger}")  # fmt: skip
+        for text, value, data in with_sums(saved):
+            path.write_bytes(data)
+            found: Any = {}
+            with suppress(Loss):
+                found = given.picture(solution.load_everything(str(path), given.run(14)))
+            expect(value not in numbers(found), f"load_everything runs text of the file as code: {text} in the file "
+                   f"became {value}", cause=f"it uses eval or the like, and {danger}; json.loads reads values and runs "
+                   "nothing")  # fmt: skip
 
 
 @law(
@@ -312,7 +449,8 @@ def an_interrupted_save_leaves_the_old_file(solution: Any, arrays: Arrays) -> No
 
 @law(
     "For each relation: what is the largest distance between two right results? And the smallest that a fault makes?",
-    "A resume repeats the same operations. Rounding to nearest is off by half a unit at most; 8 numbers: 7 additions.",
+    "A resume repeats the same operations. Rounding to nearest is off by half a unit at most. Of 8 numbers, how many "
+    "additions make a sum, how many sums are compared, and can one be too large while the other is too small?",
     "float16 has 11 binary digits, float32 has 24: half a unit is 2**-11 and 2**-24 of the number, for each rounding.",
 )
 def allowances_are_neither_narrow_nor_wide(solution: Any, arrays: Arrays) -> None:
@@ -327,19 +465,19 @@ def allowances_are_neither_narrow_nor_wide(solution: Any, arrays: Arrays) -> Non
     rng = np.random.default_rng(16)
     weights = np.array([1 + 2.0**-11, *rng.uniform(1, 2, 1000)])
     nearest = float(np.max(np.abs(weights.astype(np.float16) - weights) / weights))
-    cut = 1 + 2.0**-10 - 2.0**-23  # cut off to 1 by what does not round to the nearest
-    terms = (rng.standard_normal((4000, 8)) * 2.0 ** rng.integers(-8, 8, (4000, 8))).astype(np.float32)
-    one_way, other = (sum_in_turn(terms[:, order]) for order in (np.arange(8), np.arange(8)[::-1]))
-    moved = float(np.max(np.abs(one_way.astype(float) - other) / np.abs(terms.astype(float)).sum(1)))
+    cut = 1 + 2.0**-11 + 2.0**-20  # a little above the middle between 1 and the next number of float16; cut off to 1
+    terms = np.array([1] + 7 * [UNIT], dtype=np.float32)  # 1 + UNIT is rounded to 1, seven times; the other way round
+    moved = float(sum_in_turn(terms[::-1]) - sum_in_turn(terms)) / float(terms.sum(dtype=float))  # 1 + 7 UNIT comes up
+    missing = 15 * UNIT  # right ones are at most 14 apart: two sums of 7 additions, each off by a unit at most
     narrow = {
         "resumed": (0.0, ""),
         "rounded": (nearest, "a weight that was rounded to the nearest"),
-        "reordered": (moved, "a sum of eight numbers that was added up in reverse"),
+        "reordered": (moved, "a sum of one large number and seven tiny ones, added up from either end"),
     }
     wide = {
         "resumed": (2.0**-1074, "a run that lost a state: at first that may move a weight by its last digit alone"),
         "rounded": ((cut - 1) / cut, "a weight whose last digits were cut off, not rounded to the nearest"),
-        "reordered": (2.0**-17 / (1 + 2.0**-17), "a sum of eight from which the smallest number is missing"),
+        "reordered": (missing / (1 + missing), "a sum of eight from which a small number is missing"),
     }
     for relation, value in said.items():
         least, refused = narrow[relation]
@@ -352,10 +490,10 @@ def allowances_are_neither_narrow_nor_wide(solution: Any, arrays: Arrays) -> Non
 
 
 def sum_in_turn(terms: Any) -> Any:
-    """The sums of rows, one number after the other, in the rows' own type."""
-    total = terms[:, 0]
-    for i in range(1, terms.shape[1]):
-        total = total + terms[:, i]
+    """The sum of numbers, one after the other, in their own type."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
     return total
 
 
@@ -378,18 +516,21 @@ def trace(solution: Any, arrays: Arrays) -> Any:
 
 STATEMENT = """
 A training loop is given: new_run(seed), train_step(run, inputs, targets) and atomic_write(path, data); what a run holds
-is said at the top of the file. Write save_everything(path, run), which writes all of a run into the one file `path`, a
-str or a Path, and returns None; load_everything(path, fresh), which returns the run: the same keys, arrays of the same
-shapes and types, int for int and float for float, generators in the same state; and allowance(relation), which
-returns how far apart two results may be.
+is said at the top of the file. (atomic_write is an exercise of its own: do that one first, for what is given here shows
+most of its answer.) Write save_everything(path, run), which writes all of a run into the one file `path`, a str or a
+Path, and returns None; load_everything(path, fresh), which returns the run: the same keys, arrays of the same shapes
+and types, int for int and float for float, generators in the same state; and allowance(relation), which returns how
+far apart two results may be.
 
 A save leaves the run as it is. If it fails, the error comes through, the old file stays, and nothing is left beside it;
 atomic_write does that. `fresh` is a run that new_run made with any seed; it may be changed and returned, and nothing of
-the result may depend on it. Loading must not unpickle: in PyTorch that is torch.load with weights_only=True. A file may
-be loaded many times, and be moved before.
+the result may depend on it. Loading must run nothing that a file says, whatever the file is: it must neither unpickle
+nor evaluate text as code. In PyTorch that is torch.load with weights_only=True. A file may be loaded many times, and be
+moved before.
 
 Allowances are judged: one is too narrow if it refuses a right result, and too wide if it takes a wrong one, such as a
 resume that lost a state, a weight that was cut off in place of rounded, or a sum from which a small number is missing.
+A bound from counting roundings is right, even where results seldom come near it.
 """
 
 IDEA = """

@@ -45,7 +45,7 @@ class Arrays(Protocol):
         """Draw from the global generators, as any other code may."""
 
 
-Check = Callable[[Any, Arrays], None]
+Check = Callable[[Any, Arrays], Any]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Law:
 
     check: Check
     hints: tuple[str, str, str]  # each says more than the one before; none is the solution
+    processes: int = 1  # more: the check returns a tree of NumPy arrays and plain values, the same in each of them
 
     @property
     def name(self) -> str:
@@ -66,10 +67,16 @@ class Law:
         return (self.check.__doc__ or self.name).partition("\n")[0]
 
 
-def law(*hints: str) -> Callable[[Check], Law]:
-    """Make a law of a function whose docstring is its claim; three hints, each saying more."""
+def law(*hints: str, processes: int = 1) -> Callable[[Check], Law]:
+    """Make a law of a function whose docstring is its claim; three hints, each saying more.
+
+    Args:
+        hints: the three.
+        processes: how many run it, each with another seed for Python's hashes. With more than one, what the function
+            returns must be bitwise the same in all; where there are no processes it runs once.
+    """
     first, second, third = hints
-    return lambda check: Law(check, (first, second, third))
+    return lambda check: Law(check, (first, second, third), processes)
 
 
 @dataclass(frozen=True)
@@ -132,9 +139,7 @@ def expect(condition: bool, what: str, *, cause: str = "") -> None:
         raise Loss(what, cause=cause)
 
 
-def expect_same_bits(
-    what: str, expected: Any, found: Any, *, step: int | None = None, cause: Cause = "", wider: bool = False
-) -> None:
+def expect_same_bits(what: str, expected: Any, found: Any, *, step: int | None = None, cause: Cause = "") -> None:
     """Compare two trees of NumPy arrays and plain values bit for bit.
 
     Args:
@@ -143,15 +148,12 @@ def expect_same_bits(
         found: the tree judged.
         step: said with a difference.
         cause: said with a difference; a function is called only then.
-        wider: also take the expected values in a type that holds more.
 
     Raises:
         Loss: they differ; it tells of the first leaf that does, and of the worst element there.
     """
     try:
         for path, ours, theirs in paired(what, expected, found):
-            if wider and isinstance(ours, np.ndarray) and np.can_cast(ours.dtype, theirs.dtype, "safe"):
-                ours = ours.astype(theirs.dtype)
             if not same_bits(ours, theirs):
                 raise _difference(what, path, ours, theirs)
     except Loss as loss:

@@ -3,6 +3,11 @@
 A process has a directory of its own to work in, a time limit, and an answer that does not mix with what it prints; when
 it is over, it and what it started are ended. Where there are no processes (a browser's Python) the laws run in this
 one: without a limit, and only for exercises that need no files.
+
+The grader is for those who want to learn, and is no examination hall. A law and the file that it judges share a
+process, and a file that sets out to forge its verdict can: by the frames above it, by the memory of the process. What
+comes from the process is checked, so that a forgery takes nothing down, but it may still be believed. Likewise, what a
+file starts is found by its session and its environment, and a process that leaves both may live on.
 """
 
 import contextlib
@@ -22,9 +27,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from numpy_ref.equivalence import Verdict, compare
-from numpy_ref.exercises.exercise import Exercise, Loss, paired, short
-from numpy_ref.exercises.runner import TRACE, answer, decoded
-from numpy_ref.exercises.source import FileFault, read_solution, unwritten
+from numpy_ref.exercises.arrays import PLAIN
+from numpy_ref.exercises.exercise import Exercise, Loss, expect_same_bits, paired, short
+from numpy_ref.exercises.runner import TRACE, answer, decoded, encoded
+from numpy_ref.exercises.source import FileFault, own_import, read_solution, unwritten
 
 LIMIT = 5.0  # seconds a law may take; right solutions need hundredths
 _LIMIT_AFTER = 1.0  # once a law did not end, for those begun later
@@ -33,6 +39,12 @@ _GRACE = 1.0  # seconds from the child's own clock to ours
 _PRINTED = 2000  # characters of a solution's output that are kept
 _ANSWER = 1 << 24  # bytes of an answer that are read
 _ROOT = Path(__file__).parent.parent.parent
+_MARK = "EXERCISE_LAW"  # the environment variable by which what a solution started is found
+_NOTHING = encoded(None)
+_BY_PROCESS = (
+    "it depends on the process: hash() of a text and the order of a set are others in every one, "
+    "as are id(), the clock and the process's number"
+)
 
 
 class Outcome(NamedTuple):
@@ -86,12 +98,14 @@ def grade(
     fault = _static_fault(file, exercise)
     if fault:
         return report._replace(fault=fault)
-    answers = _ask_all(file, exercise, framework, [law.name for law in exercise.laws], limit, in_process)
+    names = [law.name for law in exercise.laws for _ in range(law.processes)]
+    answers = _ask_all(file, exercise, framework, names, limit, in_process)
     for value in answers:
         if "fault" in value:
             return report._replace(fault=value["fault"])
     outcomes = []
-    for law, value in zip(exercise.laws, answers, strict=True):
+    for law in exercise.laws:
+        value = _joined([value for name, value in zip(names, answers, strict=True) if name == law.name])
         loss = Loss(**value["loss"]) if "loss" in value else None
         outcomes.append(Outcome(law.name, law.claim, loss is None, loss, value.get("printed", "")))
     return report._replace(outcomes=tuple(outcomes))
@@ -121,9 +135,9 @@ def grade_against(
         fault = _static_fault(file, exercise)
         value: dict[str, Any] = {"fault": fault} if fault else {}
         value = value or _ask_all(file, exercise, framework, [TRACE], limit, in_process)[0]
-        if "trace" not in value:
+        if "holds" not in value:
             raise FileFault(value.get("fault") or f"{Loss(**value['loss'])}")
-        traces.append(decoded(value["trace"]))
+        traces.append(decoded(value.get("value", _NOTHING)))
     try:
         pairs = list(paired("the two return other things", *traces))
     except Loss as loss:
@@ -142,34 +156,55 @@ def _check_installed(framework: str) -> None:
 def _static_fault(file: Path, exercise: Exercise) -> str:
     """What makes a file ungradable and shows without running it; "" if nothing does."""
     try:
-        empty = unwritten(read_solution(file), exercise)
+        solution = read_solution(file)
+        empty = unwritten(solution, exercise)
     except FileFault as fault:
         return str(fault)
+    if module := own_import(solution):
+        return f"{module}; a solution must not use this project's own packages"
     if len(empty) == len(exercise.functions):
         return f"{file.name}: nothing is written yet; begin with {empty[0]}"
     return ""
 
 
+def _joined(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer of a law from those of its processes: the first that is no pass, or that differs from another."""
+    for value in answers:
+        if "holds" not in value:
+            return value
+    for value in answers[1:]:
+        try:
+            ours, theirs = (decoded(each.get("value", _NOTHING)) for each in (answers[0], value))
+            expect_same_bits("another process gives another result", ours, theirs, cause=_BY_PROCESS)
+        except Loss as loss:
+            return {"loss": loss.as_dict(), "printed": value.get("printed", "")}
+    return answers[0]
+
+
 def _ask_all(
     file: Path, exercise: Exercise, framework: str, laws: list[str], limit: float, in_process: bool | None
 ) -> list[dict[str, Any]]:
-    """The answer of each law, in order."""
-    requests = [{"path": str(file), "exercise": exercise.name, "framework": framework, "law": law} for law in laws]
+    """The answer to each question, in order; where there are no processes, one for a law that is asked repeatedly."""
+
+    def request(law: str) -> dict[str, str]:
+        return {"path": str(file), "exercise": exercise.name, "framework": framework, "law": law}
+
     if in_process if in_process is not None else sys.platform == "emscripten":
         if exercise.needs_files:
             return [{"fault": f"{exercise.name} needs files and processes, which this Python lacks"}]
-        return [_ask_here(request) for request in requests]
+        here = {law: _ask_here(request(law)) for law in dict.fromkeys(laws)}
+        return [here[law] for law in laws]
     late = threading.Event()
 
-    def ask(request: dict[str, str]) -> dict[str, Any]:
-        value = _ask_child(request, min(limit, _LIMIT_AFTER) if late.is_set() else limit)
+    def ask(law: str, number: int) -> dict[str, Any]:
+        value = _ask_child(request(law), number, min(limit, _LIMIT_AFTER) if late.is_set() else limit)
         if value.get("late"):
             late.set()
         return value
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=cores) as pool:
-        return list(pool.map(ask, requests))
+        return list(pool.map(ask, laws, range(len(laws))))
 
 
 def _ask_here(request: dict[str, str]) -> dict[str, Any]:
@@ -192,11 +227,12 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _ask_child(request: dict[str, str], limit: float) -> dict[str, Any]:
-    """The answer from a process of its own."""
-    token, name = secrets.token_hex(16), Path(request["path"]).name
-    question = json.dumps({"token": token, "limit": limit, "request": request}).encode()
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+def _ask_child(request: dict[str, str], number: int, limit: float) -> dict[str, Any]:
+    """The answer from a process of its own; the number chooses how Python hashes there."""
+    begin, end, name = secrets.token_hex(16), secrets.token_hex(16), Path(request["path"]).name
+    question = f"{json.dumps({'limit': limit, 'request': request})}\n{begin}\n{end}\n".encode()
+    own = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    own |= {"PYTHONHASHSEED": str(number + 1), _MARK: begin}
     search = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     answers: queue.Queue[dict[str, Any]] = queue.Queue()
     printed, begun = bytearray(), False
@@ -207,10 +243,10 @@ def _ask_child(request: dict[str, str], limit: float) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env=os.environ | threads | {"PYTHONPATH": search},
+            env=os.environ | own | {"PYTHONPATH": search},
             start_new_session=True,  # where there are sessions: so that all it starts can be ended
         )
-        threading.Thread(target=_hear, args=(child.stdout, token.encode(), answers), daemon=True).start()
+        threading.Thread(target=_hear, args=(child.stdout, (begin, end), answers), daemon=True).start()
         listener = threading.Thread(target=_keep, args=(child.stderr, printed), daemon=True)
         listener.start()
         try:
@@ -222,25 +258,55 @@ def _ask_child(request: dict[str, str], limit: float) -> dict[str, Any]:
                 value = answers.get(timeout=limit + _GRACE)
         except queue.Empty:
             what = f"did not end within {limit:g} s" if begun else "Python did not start in time"
-            value = {"loss": Loss(what, place=name).as_dict(), "late": True}
+            value = {"law": request["law"], "loss": Loss(what, place=name).as_dict(), "late": True}
         finally:
             status = _end(child)
+            _end_marked(begin)
         listener.join(_GRACE)  # a process that got away may hold it open
     text = printed.decode("utf-8", "replace")[:_PRINTED]
     if "ended" in value and not begun:
         return {"fault": f"the process that grades did not start: {short(text[-300:])}"}
     if "ended" in value:
         value = {"loss": Loss(f"ended the process that grades it, {_said(status)}", place=name).as_dict()}
+    elif begun and not _is_answer(value, request["law"]):
+        what = "meddles with the process that grades it: its answer is no verdict"
+        value = {"loss": Loss(what, place=name).as_dict()}
     return value | {"printed": text}
 
 
-def _hear(stream: IO[bytes], token: bytes, answers: queue.Queue[dict[str, Any]]) -> None:
-    """Pass the answers on, and then that there will be no more."""
+def _is_answer(value: Any, law: str) -> bool:
+    """Whether a process answered as `answer` does: what it holds was in the hands of the learner's code."""
+    try:
+        if value["law"] != law:
+            return False
+        if "loss" in value:
+            loss = Loss(**value["loss"])
+            texts = (loss.what, loss.where, loss.cause, loss.place)
+            numbers = (loss.step, loss.distance, loss.ulps)
+            return (
+                all(isinstance(text, str) for text in texts)
+                and all(isinstance(number, (int, float, type(None))) for number in numbers)
+                and all(isinstance(side, PLAIN) for side in (loss.expected, loss.found))
+            )
+        if "fault" in value:
+            return isinstance(value["fault"], str)
+        decoded(value.get("value", _NOTHING))
+        return value["holds"] is True
+    except Exception:  # of whatever kind: it was not made by us
+        return False
+
+
+def _hear(stream: IO[bytes], tokens: tuple[str, str], answers: queue.Queue[dict[str, Any]]) -> None:
+    """Pass on that the law has begun, the answer, and then that there will be no more."""
+    begin, end = tokens
     with stream:
         while line := stream.readline(_ANSWER):
-            if line.startswith(token):
-                with contextlib.suppress(ValueError):
-                    answers.put(json.loads(line[len(token) :]))
+            token, _, text = line.partition(b" ")
+            with contextlib.suppress(ValueError, RecursionError):
+                if token == begin.encode():
+                    answers.put({"started": True})
+                elif token == end.encode():
+                    answers.put(json.loads(text))
     answers.put({"ended": True})
 
 
@@ -258,6 +324,26 @@ def _end(child: subprocess.Popen[bytes]) -> int:
             os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     return child.wait()
+
+
+def _end_marked(mark: str) -> None:
+    """End what a solution started and put into a session of its own, where the system shows environments."""
+    words = f"{_MARK}={mark}".encode()
+    for _ in range(10):  # until none is left: one may start another meanwhile
+        left = [file.parent for file in Path("/proc").glob("[0-9]*/environ") if words in _content(file).split(b"\0")]
+        for process in left:
+            with contextlib.suppress(OSError):
+                os.kill(int(process.name), signal.SIGKILL)
+        if not left:
+            return
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a file; none where it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 def _said(status: int) -> str:

@@ -1,5 +1,6 @@
 """The exercise `loss_scaling`: three functions around a backward pass, and what they can hide or lose."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,21 +26,25 @@ TYPES = (np.float32, np.float64, np.float16)
 # float32 for float64 gradients, too. The next power of two is allowed; a scale off by 1e-6 lies beyond it.
 ALLOWANCE = Tolerance(relative=2.0**-22, absolute=0.0)
 ALLOWANCE_16 = Tolerance(relative=2.0**-9, absolute=0.0)
+# A scaled loss in float64 is rounded once, by at most 2**-53 of its size. One in float32 is rounded for the scale and
+# for the product, by 2 * 2**-24.
+ALLOWANCE_64 = Tolerance(relative=2.0**-51, absolute=0.0)
 
 Gradients = list[Any]
 Place = tuple[str, Gradients]  # where the value is that matters, and gradients that hold it
 
 
-def draw_gradients(seed: int, dtype: Any) -> Gradients:
-    """Gradients of several shapes: sizes from 2**-4 to 2**14, one without axes, one without elements."""
+def draw_gradients(seed: int, dtype: Any, low: int = -4, high: int = 14) -> Gradients:
+    """Gradients of several shapes: sizes from 2**low to 2**high, one without axes, one without elements."""
     rng = np.random.default_rng(seed)
     shapes: list[tuple[int, ...]] = [(3,), (2, 4), (1,), (), (2, 1, 3), (0, 2)]
-    return [np.asarray(rng.uniform(1, 2, s) * 2.0 ** rng.integers(-4, 14, s)).astype(dtype) for s in shapes]
+    return [np.asarray(rng.uniform(1, 2, s) * 2.0 ** rng.integers(low, high, s)).astype(dtype) for s in shapes]
 
 
 def quotients(gradients: Gradients, scale: float) -> Gradients:
     """The gradients divided in float64 and rounded to their own types."""
-    return [np.asarray(g.astype(np.float64) / scale).astype(g.dtype) for g in gradients]
+    with np.errstate(all="ignore"):
+        return [np.asarray(g.astype(np.float64) / scale).astype(g.dtype) for g in gradients]
 
 
 def unscale(solution: Any, arrays: Arrays, gradients: Gradients, scale: float) -> Gradients:
@@ -49,71 +54,182 @@ def unscale(solution: Any, arrays: Arrays, gradients: Gradients, scale: float) -
     return list(found)
 
 
-def product(solution: Any, arrays: Arrays, loss: Any, scale: float) -> float:
-    """The solution's scaled loss as a number."""
-    found = arrays.found("scale_loss", solution.scale_loss(arrays.given(loss), scale))
-    is_number = type(found) in (int, float) or (isinstance(found, np.ndarray) and found.shape == ())
+def scaled(solution: Any, arrays: Arrays, loss: Any, scale: float) -> Any:
+    """The solution's scaled loss: a Python float, or an array without axes in NumPy."""
+    value = solution.scale_loss(arrays.given(loss), scale)
+    is_float = isinstance(loss, float) and isinstance(value, float)  # as a NumPy scalar of float64 is, too
+    found = float(value) if is_float or type(value) is int else arrays.found("scale_loss", value)
+    is_number = isinstance(found, float) or (isinstance(found, np.ndarray) and found.shape == ())
     expect(is_number, f"scale_loss must return a number, or an array without axes; it returned {described(found)}")
-    return float(found)
+    return found
+
+
+LOSSES = (0.5, 0.1, -3.25, 0.0, np.array(0.7, np.float32), np.array(-2.1, np.float64))
+SCALES = (1.0, 1024.0, 2.0**16, 1000.5, 0.3, 2.0**-20, 3e6)
+Product = Callable[[float, float, str], Any]
+PRODUCTS: list[tuple[str, Product]] = [
+    ("it was not scaled", lambda x, scale, kind: x),
+    ("it was multiplied by the scale twice", lambda x, scale, kind: x * scale * scale),
+    ("it was divided by the scale", lambda x, scale, kind: x / scale),
+    ("the scale was added", lambda x, scale, kind: x + scale),
+    ("the scale was cut to a whole number", lambda x, scale, kind: x * int(scale)),
+    ("the scale was taken for a power of two", lambda x, scale, kind: x * 2.0 ** math.floor(math.log2(scale))),
+    ("the scale was taken for a power of two", lambda x, scale, kind: x * 2.0 ** round(math.log2(scale))),
+    ("it was converted to float16, which ends at 65504", lambda x, scale, kind: np.float16(x * scale)),
+    ("loss and scale were converted to float16, which ends at 65504",
+     lambda x, scale, kind: np.float16(x) * np.float16(scale)),
+    ("the loss was rounded to float16", lambda x, scale, kind: float(np.float16(x)) * scale),
+    ("the scale was rounded to float16", lambda x, scale, kind: x * float(np.float16(scale))),
+    ("the product was rounded to float32, also where the loss is float64",
+     lambda x, scale, kind: np.float32(x * scale)),
+    ("loss and scale were rounded to float32, also where the loss is float64",
+     lambda x, scale, kind: np.float32(x) * np.float32(scale)),
+    ("the scale was rounded to float32, also where the loss is float64",
+     lambda x, scale, kind: x * float(np.float32(scale))),
+    ("the loss was rounded to float32, also where it is float64", lambda x, scale, kind: float(np.float32(x)) * scale),
+    ("a loss of float64 was rounded to float32",
+     lambda x, scale, kind: np.float32(x) * np.float32(scale) if kind == "float64" else x * scale),
+    ("a loss of float64 was rounded to float32",
+     lambda x, scale, kind: np.float32(x * scale) if kind == "float64" else x * scale),
+    ("a float was rounded to float32", lambda x, scale, kind: np.float32(x * scale) if kind == "float" else x * scale),
+]  # fmt: skip
+
+
+def kind_of(loss: Any) -> str:
+    """What a loss is: "float", or the type of an array."""
+    return str(loss.dtype.name) if isinstance(loss, np.ndarray) else "float"
 
 
 @law(
     "Write out loss_scaled = ... for a loss of 0.5 and a scale of 1024. It must be 512.",
-    "Multiply once, in the loss's own type. A scale of 65536 is more than float16 holds.",
-    "Return loss * scale, and convert neither of the two.",
+    "Multiply once, in the loss's own type. A scale may have a fraction, and be more than float16 holds.",
+    "Return loss * scale, and convert neither of the two: a float stays a float, and an array keeps its type.",
 )
 def scaled_loss_is_the_product(solution: Any, arrays: Arrays) -> None:
-    """The scaled loss is the loss times the scale, and in PyTorch autograd still reaches the loss through it."""
-    for loss in (0.5, 2.0, -3.25, 0.0, np.array(0.7, np.float32), np.array(-2.0, np.float64)):
-        for scale in (1.0, 1024.0, 2.0**16, 1000.0):
-            found = np.array(product(solution, arrays, loss, scale))
-            value = float(loss)
-            faults = [
-                ("it was not scaled", value),
-                ("it was multiplied by the scale twice", value * scale * scale),
-                ("it was divided by the scale", value / scale),
-                ("the scale was added", value + scale),
-                ("it became infinite in float16, whose largest number is 65504", np.copysign(np.inf, value)),
-                ("it was rounded to float16", float(np.float16(value)) * scale),
-                ("it was rounded to float16", float(np.float16(value * scale))),
-            ]
-            cause = next((text for text, fault in faults if np.isclose(found, fault, rtol=1e-7, atol=0)), "")
-            what = f"scale_loss({value:g}, {scale:g}) is not their product"
-            expect_within(what, np.array(value * scale), found, ALLOWANCE, cause=cause)
-    if arrays.framework == "torch":
-        loss = arrays.given(np.array(0.5, np.float32)).requires_grad_()
-        scaled = solution.scale_loss(loss, 1024.0)
-        cause = "item(), detach() and float() take the number out of the graph: then no gradient can be formed"
-        expect(bool(getattr(scaled, "requires_grad", False)), "autograd cannot reach the loss", cause=cause)
-        scaled.backward()
-        expect_same_bits("the scaled loss has not the scale for its derivative", np.array(1024.0, np.float32),
-                         arrays.found("scale_loss", loss.grad))  # fmt: skip
-
-
-def unscale_cause(gradients: Gradients, scale: float, found: Gradients) -> Callable[[], str]:
-    """What finds why gradients may be unscaled wrongly: try the faults that people make."""
-    right = quotients(gradients, scale)
-    in_float16 = [g / g.dtype.type(scale) for g in gradients]
-    faults: list[tuple[str, Gradients]] = [
-        ("they were not unscaled", gradients),
-        ("they were multiplied by the scale", quotients(gradients, 1 / scale)),
-        ("they were divided by the scale twice", quotients(quotients(gradients, scale), scale)),
-        ("only the first array was unscaled", [*right[:1], *gradients[1:]]),
-        ("the scale became infinite in float16, so that every quotient is 0: divide in a wider type", in_float16),
-        ("the scale was cut to a whole number", quotients(gradients, max(int(scale), 1))),
-        ("the scale was taken for a power of two", quotients(gradients, 2.0 ** np.floor(np.log2(scale)))),
-        ("the inverse of the scale was rounded to float16", quotients(gradients, 1 / float(np.float16(1 / scale)))),
-        ("the scale was rounded to float16", quotients(gradients, float(np.float16(scale)))),
-    ]
-
-    def same(x: Any, y: Any) -> bool:
-        rtol = 8 * float(np.finfo(x.dtype).eps) if x.dtype != np.float64 else 2.0**-20
-        return x.shape == y.shape and np.allclose(x.astype(float), y.astype(float), rtol=rtol, atol=0, equal_nan=True)
+    """The scaled loss is the loss times the scale, of the loss's own type; in PyTorch autograd still reaches it."""
+    cases = [(loss, scale) for loss in LOSSES for scale in SCALES]
+    found = [scaled(solution, arrays, *case) for case in cases]
 
     def cause() -> str:
-        return next((text for text, fault in faults if all(map(same, fault, found))), "")
+        with np.errstate(all="ignore"):
+            return next((text for text, fault in PRODUCTS if explains(fault)), "")
 
-    return cause
+    def explains(fault: Product) -> bool:
+        told = [(kind_of(loss), fault(float(loss), scale, kind_of(loss))) for loss, scale in cases]
+        pairs = zip(told, found, strict=True)
+        return all(
+            np.isclose(float(y), float(x), rtol=allowed(kind).relative, atol=0, equal_nan=True)
+            for (kind, x), y in pairs
+        )
+
+    def allowed(kind: str) -> Tolerance:
+        return ALLOWANCE if kind == "float32" else ALLOWANCE_64
+
+    for (loss, scale), value in zip(cases, found, strict=True):
+        what = f"scale_loss({loss:g}, {scale:g}) is not their product"
+        exact = np.array(float(loss) * scale)
+        expect_within(what, exact, np.array(float(value)), allowed(kind_of(loss)), cause=cause)
+    for (loss, _), value in zip(cases, found, strict=True):
+        told = f"an array without axes of {loss.dtype}" if isinstance(loss, np.ndarray) else "a float"
+        by_type = "item() and float() make a float of an array, and np.asarray an array of a float"
+        kinds = (kind_of(loss), kind_of(value))
+        expect(kinds[0] == kinds[1], f"scale_loss was given {told}; it returned {described(value)}",
+               cause=by_type if "float" in kinds else "the type of the loss was changed")  # fmt: skip
+    if arrays.framework == "torch":
+        tensor = arrays.given(np.array(0.5, np.float32)).requires_grad_()
+        product = solution.scale_loss(tensor, 1024.0)
+        out_of_graph = "item(), detach() and float() take the number out of the graph: then no gradient can be formed"
+        expect(bool(getattr(product, "requires_grad", False)), "autograd cannot reach the loss", cause=out_of_graph)
+        product.backward()
+        expect_same_bits("the scaled loss has not the scale for its derivative", np.array(1024.0, np.float32),
+                         arrays.found("scale_loss", tensor.grad))  # fmt: skip
+
+
+def in_own_type(gradients: Gradients, scale: float, inverse: bool = False) -> Gradients:
+    """The gradients divided by the scale, or multiplied by its inverse, after it was rounded to their types."""
+    kinds = [g.dtype.type for g in gradients]
+    if inverse:
+        return [np.asarray(g * kind(1 / scale)) for g, kind in zip(gradients, kinds, strict=True)]
+    return [np.asarray(g / kind(scale)) for g, kind in zip(gradients, kinds, strict=True)]
+
+
+def times(gradients: Gradients, factor: float) -> Gradients:
+    """The gradients multiplied in float64 and rounded to their own types."""
+    return [np.asarray(g.astype(np.float64) * factor).astype(g.dtype) for g in gradients]
+
+
+def flushed(gradients: Gradients) -> Gradients:
+    """The gradients with 0 for what float16 holds with fewer places, or not at all."""
+    return [np.where(abs(g) < 2.0**-14, np.copysign(np.zeros_like(g), g), g) for g in gradients]
+
+
+def through_float32(gradients: Gradients) -> Gradients:
+    """The gradients rounded to float32 and back."""
+    return [g.astype(np.float32).astype(g.dtype) for g in gradients]
+
+
+UNSCALINGS: list[tuple[str, Callable[[Gradients, float], Gradients]]] = [
+    ("they were not unscaled", lambda gs, scale: gs),
+    ("they were multiplied by the scale", times),
+    ("they were divided by the scale twice", lambda gs, scale: quotients(quotients(gs, scale), scale)),
+    ("only the first array was unscaled", lambda gs, scale: [*quotients(gs[:1], scale), *gs[1:]]),
+    ("the scale became infinite in float16, so that every quotient is 0: divide in a wider type", in_own_type),
+    (
+        "the inverse of the scale was rounded to the gradients' type: in float16 it may be 0, infinite, or too short",
+        lambda gs, scale: in_own_type(gs, scale, inverse=True),
+    ),
+    ("the inverse of the scale was rounded to float16", lambda gs, scale: times(gs, float(np.float16(1 / scale)))),
+    ("the scale was rounded to float16", lambda gs, scale: quotients(gs, float(np.float16(scale)))),
+    ("the scale was cut to a whole number", lambda gs, scale: quotients(gs, int(scale))),
+    ("the scale was taken for a power of two", lambda gs, scale: quotients(gs, 2.0 ** (int(scale).bit_length() - 1))),
+    ("a scale below 1 was taken for 1", lambda gs, scale: quotients(gs, max(scale, 1.0))),
+    ("the scale was taken for a power of two", lambda gs, scale: quotients(gs, 2.0 ** math.floor(math.log2(scale)))),
+    ("the scale was taken for a power of two", lambda gs, scale: quotients(gs, 2.0 ** round(math.log2(scale)))),
+    (
+        "quotients below 2**-14, the smallest normal number of float16, became 0",
+        lambda gs, scale: flushed(quotients(gs, scale)),
+    ),
+    (
+        "gradients of float64 were rounded to float32 on the way",
+        lambda gs, scale: quotients(through_float32(gs), scale),
+    ),
+    ("every quotient is 0", lambda gs, scale: times(gs, 0.0)),
+]
+
+
+def check_unscaling(solution: Any, arrays: Arrays, cases: list[tuple[Gradients, float]], exactly: bool) -> None:
+    """Raise unless all gradients are divided by their scales; the fault is named that gives all that was found."""
+    found = [unscale(solution, arrays, *case) for case in cases]
+
+    def same(x: Any, y: Any) -> bool:
+        if not isinstance(y, np.ndarray) or x.shape != y.shape:
+            return False
+        about = np.finfo(x.dtype)
+        rtol = 8 * float(about.eps) if exactly or x.dtype != np.float64 else 2.0**-20
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        return np.allclose(x, y, rtol=rtol, atol=float(about.smallest_subnormal), equal_nan=True)
+
+    def alike(told: list[Gradients], others: list[Gradients]) -> bool:
+        return all(len(a) == len(b) and all(map(same, a, b)) for a, b in zip(told, others, strict=True))
+
+    def cause() -> str:
+        right = [quotients(*case) for case in cases]
+        with np.errstate(all="ignore"):
+            for text, fault in UNSCALINGS:
+                told = [fault(*case) for case in cases]
+                if alike(told, found) and not alike(told, right):
+                    return text
+        return ""
+
+    for (gradients, scale), value in zip(cases, found, strict=True):
+        what = f"with a scale of {scale:g}, the gradients are not divided by it"
+        if exactly:
+            expected = {"gradients": quotients(gradients, scale)}
+            expect_same_bits(what, expected, {"gradients": value}, cause=cause)
+        else:
+            exact = {"gradients": [np.asarray(g.astype(np.float64) / scale) for g in gradients]}
+            allowance = ALLOWANCE_16 if gradients[0].dtype == np.float16 else ALLOWANCE
+            expect_within(what, exact, {"gradients": value}, allowance, cause=cause)
 
 
 @law(
@@ -123,14 +239,15 @@ def unscale_cause(gradients: Gradients, scale: float, found: Gradients) -> Calla
 )
 def gradients_are_divided_by_the_scale(solution: Any, arrays: Arrays) -> None:
     """Unscaled gradients are the given ones divided by the scale, to the bit where the scale is a power of two."""
+    drawn = [(scale, -4, 14) for scale in (1024.0, 1.0, 2.0**16, 2.0**20, 0.5, 2.0**25)]
+    drawn += [(2.0**-20, -24, -6)]  # whose quotients are as large again
+    cases = []
     for dtype in TYPES:
-        for i, scale in enumerate((1024.0, 1.0, 2.0**16, 2.0**20, 0.5)):
-            gradients = draw_gradients(i, dtype)
+        for i, (scale, low, high) in enumerate(drawn):
+            gradients = draw_gradients(i, dtype, low, high)
             gradients[0][0] = -0.0
-            found = unscale(solution, arrays, gradients, scale)
-            expect_same_bits(f"with a scale of {scale:g}, the gradients are not divided by it",
-                             {"gradients": quotients(gradients, scale)}, {"gradients": found},
-                             cause=unscale_cause(gradients, scale, found))  # fmt: skip
+            cases.append((gradients, scale))
+    check_unscaling(solution, arrays, cases, exactly=True)
 
 
 @law(
@@ -140,15 +257,14 @@ def gradients_are_divided_by_the_scale(solution: Any, arrays: Arrays) -> None:
 )
 def scales_need_not_be_powers_of_two(solution: Any, arrays: Arrays) -> None:
     """For any scale the unscaled gradients are right, but for the last places."""
-    for dtype in TYPES:
-        for i, scale in enumerate((3.0, 1000.5, 0.3, 1536.0)):
-            gradients = draw_gradients(10 + i, dtype)
-            found = unscale(solution, arrays, gradients, scale)
-            exact = [np.asarray(g.astype(np.float64) / scale) for g in gradients]
-            expect_within(f"with a scale of {scale:g}, the gradients are not divided by it",
-                          {"gradients": exact}, {"gradients": found},
-                          ALLOWANCE_16 if dtype == np.float16 else ALLOWANCE,
-                          cause=unscale_cause(gradients, scale, found))  # fmt: skip
+    drawn = [(scale, -4, 14) for scale in (3.0, 1000.5, 0.3, 1536.0)]
+    drawn += [(3e6, 9, 15), (3e-6, -23, -4)]  # whose quotients are normal numbers in float16, too
+    cases = [
+        (draw_gradients(10 + i, dtype, low, high), scale)
+        for dtype in TYPES
+        for i, (scale, low, high) in enumerate(drawn)
+    ]
+    check_unscaling(solution, arrays, cases, exactly=False)
 
 
 @law(
@@ -227,8 +343,9 @@ def judge(solution: Any, arrays: Arrays, places: list[Place], bad: bool, faults:
     found = [bool(solution.has_inf_or_nan(arrays.given(gradients))) for _, gradients in places]
     if found == [bad] * len(places):
         return
-    answers = ((text, [bool(fault(gradients)) for _, gradients in places]) for text, fault in faults)
-    cause = next((text for text, answer in answers if answer == found), "")
+    with np.errstate(all="ignore"):
+        answers = ((text, [bool(fault(gradients)) for _, gradients in places]) for text, fault in faults)
+        cause = next((text for text, answer in answers if answer == found), "")
     what = "has_inf_or_nan misses an overflow" if bad else "has_inf_or_nan sees an overflow where there is none"
     where = places[found.index(not bad)][0]
     raise Loss(what, where=where, expected=bad, found=not bad, cause=cause)
@@ -267,6 +384,11 @@ def every_value_of_every_array_is_looked_at(solution: Any, arrays: Arrays) -> No
     ])  # fmt: skip
 
 
+def overflows(widened: Callable[[Any], Any], power: int) -> Callable[[Any], bool]:
+    """Whether the sum of powers of an array, formed in another type, is not finite."""
+    return lambda g: not np.isfinite(np.sum(g.astype(widened(g)) ** power))
+
+
 @law(
     "Which of your tests can be true of a large finite number?",
     "Large values are allowed: a sum, a square or a shorter type may overflow where no value did.",
@@ -280,22 +402,36 @@ def finite_values_are_no_overflow(solution: Any, arrays: Arrays) -> None:
         some, small = (np.array([[by, -2 * by], [0, 3 * by]], dtype) for by in (1.0, 1e-3))
         places += [(f"ordinary {name}", [some, some[0]]), (f"small {name}", [small])]
         places += [(f"a large {name}", [some, np.array([4 * np.sqrt(largest)], dtype)])]
+        places += [(f"a million in {name}", [some, np.array([1e6], dtype)])] if dtype != np.float16 else []
+        places += [(f"1e100 in {name}", [some, np.array([1e100], dtype)])] if dtype == np.float64 else []
         for sign in (1, -1):
             places += [(f"the largest {name}", [some, np.array([sign * largest, 0], dtype)])]
             places += [(f"the largest {name}, several times", [some, np.full((2, 3), sign * largest)])]
-    judge(solution, arrays, places, False, [
+    faults: list[tuple[str, Any]] = [
         ("an overflow is found everywhere", lambda gradients: True),
         ("nothing to look at is no overflow: False", lambda gradients: not gradients),
         ("an array without elements is no overflow: False", somewhere(lambda g: g.size == 0)),
-        ("the values are added up, and finite values can have an infinite sum",
-         somewhere(lambda g: not np.isfinite(g.sum()))),
-        ("the values are squared, and the square of a finite value can be infinite",
-         somewhere(lambda g: not np.isfinite(np.sum(g * g)))),
         ("the values are converted to float16, which ends at 65504",
          somewhere(lambda g: np.isinf(g.astype(np.float16)).any())),
+        ("the values are converted to float32, and float64 holds larger ones",
+         somewhere(lambda g: np.isinf(g.astype(np.float32)).any())),
         ("large values are taken for infinite ones", somewhere(lambda g: np.any(abs(g) > 65000))),
         ("large values are taken for infinite ones", somewhere(lambda g: np.any(abs(g) >= np.finfo(g.dtype).max))),
-    ])  # fmt: skip
+    ]  # fmt: skip
+    for widened in (
+        lambda g: g.dtype,
+        lambda g: np.result_type(g, np.float32),
+        lambda g: np.float32,
+        lambda g: np.float64,
+    ):
+        faults += [
+            ("the values are added up, and finite values can have an infinite sum", somewhere(overflows(widened, 1))),
+            (
+                "the values are squared, and the square of a finite value can be infinite",
+                somewhere(overflows(widened, 2)),
+            ),
+        ]
+    judge(solution, arrays, places, False, faults)
 
 
 @law(
@@ -320,7 +456,7 @@ def trace(solution: Any, arrays: Arrays) -> Any:
     for n, scale in enumerate((1.0, 1024.0, 2.0**16, *rng.uniform(1, 2**16, 3).tolist())):
         gradients = draw_gradients(40 + n, np.float32)
         found[f"scale {scale:g}"] = {
-            "scaled loss": np.array(product(solution, arrays, float(rng.standard_normal()), scale)),
+            "scaled loss": np.array(scaled(solution, arrays, float(rng.standard_normal()), scale)),
             "unscaled": unscale(solution, arrays, gradients, scale),
         }
     found["found"] = [bool(solution.has_inf_or_nan(arrays.given(gradients))) for _, gradients in holes()]
@@ -329,10 +465,11 @@ def trace(solution: Any, arrays: Arrays) -> Any:
 
 STATEMENT = """
 Write scale_loss, unscale_gradients and has_inf_or_nan. `loss` is a float, or an array without axes of float32 or
-float64; `scale` is a float > 0 and often a power of two; `gradients` is a list, possibly empty, of arrays of float16,
-float32 or float64 and any shapes. unscale_gradients returns a list (or a tuple) of new arrays with the shapes and types
-of the given ones; with a power of two it is the exact quotient rounded once, with another scale it may be off by 2**-22
-of its size, in float16 by 2**-9. has_inf_or_nan returns True or False. Nothing that is given is changed.
+float64; the scaled loss is again a float, or an array of the same type, and right but for its last place or two.
+`scale` is a float > 0 and often a power of two; `gradients` is a list, possibly empty, of arrays of float16, float32 or
+float64 and any shapes. unscale_gradients returns a list (or a tuple) of new arrays with the shapes and types of the
+given ones; with a power of two it is the exact quotient rounded once, with another scale it may be off by 2**-22 of its
+size, in float16 by 2**-9. has_inf_or_nan returns True or False. Nothing that is given is changed.
 """
 
 IDEA = """

@@ -15,9 +15,13 @@ PRIMES = {"parameter": 2, "gradient": 3, "activation": 5, "moment": 7, "master":
 ALL_FLOAT32 = {"parameter": 4, "gradient": 4, "activation": 4, "moment": 4, "master": 4}
 MIXED = {"parameter": 2, "gradient": 2, "activation": 2, "moment": 4, "master": 4}
 
-TRAINED = ((3, 2), (3,), ())  # 10 elements
-FROZEN = ((4, 5), (1,))  # 21
-KEPT = ((8, 2), (8, 3))  # 40
+# Equal shapes in each list, since two arrays may have one.
+TRAINED = ((3, 2), (3,), (), (3,))  # 13 elements
+FROZEN = ((4, 5), (1,), (4, 5))  # 41
+KEPT = ((8, 2), (8, 3), (8, 2))  # 56
+
+
+LISTS = {"trained": "param_shapes", "frozen": "frozen_shapes", "kept": "activation_shapes"}
 
 
 class Case(NamedTuple):
@@ -75,6 +79,11 @@ def faults(case: Case) -> Iterator[tuple[str, dict[str, int]]]:
         "the result is in bits; a byte has 8": {"widths": {name: 8 * width for name, width in w.items()}},
         "elements were counted, not bytes": {"widths": dict.fromkeys(w, 1)},
     }
+    distinct = dict(zip(("trained", "frozen", "kept"), map(elements_of_distinct, case[:3]), strict=True))
+    twice = [name for name in distinct if distinct[name] != right[name]]
+    for names in [[name] for name in twice] + [twice] * (len(twice) > 1):
+        text = f"shapes that occur twice were counted once, in {' and '.join(LISTS[name] for name in names)}"
+        changes[f"{text}: each is an array of its own"] = {name: distinct[name] for name in names}
     yield from ((text, account(**right | change)) for text, change in changes.items())
     memory = account(**right)
     yield from (
@@ -82,6 +91,11 @@ def faults(case: Case) -> Iterator[tuple[str, dict[str, int]]]:
     )
     yield "the total was rounded in a float", memory | {"total": int(float(memory["total"]))}
     yield "the total holds the optimizer twice", memory | {"total": memory["total"] + memory["optimizer"]}
+
+
+def elements_of_distinct(shapes: Sequence[Any]) -> int:
+    """How many elements a list has for whoever counts equal shapes once."""
+    return sum(map(math.prod, {tuple(shape) for shape in shapes}))
 
 
 def whole(what: str, value: Any) -> int:
@@ -202,7 +216,8 @@ def frozen_parameters_have_values_alone(solution: Any, arrays: Arrays) -> None:
     for master in (False, True):
         case = Case(frozen=FROZEN, kept=KEPT, optimizer="adam", master=master)
         expect_account("with frozen parameters, a class has not its bytes", solution, case)
-    expect_account("with all parameters frozen, a class has not its bytes", solution, Case(trained=(), frozen=FROZEN))
+    none_trained = Case(trained=(), frozen=FROZEN, kept=KEPT)
+    expect_account("with all parameters frozen, a class has not its bytes", solution, none_trained)
 
 
 @law(
@@ -254,9 +269,9 @@ def trace(solution: Any, arrays: Arrays) -> Any:
 
 STATEMENT = """
 Write count_elements and training_memory. Shapes are tuples or lists of ints >= 0, and in PyTorch may be torch.Size; the
-three lists of shapes may be empty, and a tied parameter is listed once. Widths are bytes an element, ints >= 0. The
-result is a dict with the keys parameters, gradients, activations, optimizer and total, all exact Python ints. Nothing
-that is given may be changed.
+three lists of shapes may be empty. Each entry is an array of its own, also where two have the same shape; a tied
+parameter is listed once. Widths are bytes an element, ints >= 0. The result is a dict with the keys parameters,
+gradients, activations, optimizer and total, all exact Python ints. Nothing that is given may be changed.
 """
 
 IDEA = """

@@ -23,9 +23,10 @@ from numpy_ref.exercises.exercise import (
     same_tree,
     unsigned,
 )
+from numpy_ref.exercises.resume import expect_own_type
 
 NAMES = ("params", "buffers")
-SHAPES = ((3,), (2, 4), (1,))
+SHAPES = ((3,), (2, 4), (), (0, 2))  # one is transposed in memory, one without axes, one without elements
 LR = 0.05
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"momentum": 0.8, "dampening": 0.5, "nesterov": False},
@@ -38,7 +39,9 @@ DEFAULTS = {"momentum": 0.9, "dampening": 0.0, "nesterov": False}
 # Between a right solution in float64 and the exact values, for weights below 8, buffers below 8 and runs of up to nine
 # steps: a step rounds six times, each time by less than 8 u with u = 2**-53, and a buffer's error goes on with the
 # factor of the momentum, below ten times in all. 9 * 6 * 8 * 10 u < 2**-40. A rate off by 1e-6 moves weights by 2**-20.
+# In float32 u is 2**29 times as large, and so is the allowance.
 ALLOWANCE = Tolerance(relative=0.0, absolute=2.0**-40)
+ALLOWANCES = {np.float64: ALLOWANCE, np.float32: Tolerance(relative=0.0, absolute=2.0**-11)}
 
 State = dict[str, Any]  # params: a list of arrays; buffers: a list of arrays and None
 Grads = list[list[Any]]
@@ -46,18 +49,29 @@ Run = Callable[..., State]  # (state, gradients, rate, **settings) -> state
 
 
 def draw_state(seed: int, *, there: str = "all", dtype: Any = np.float64) -> State:
-    """Weights with buffers: "all", "some" (only the second's), or "none"."""
+    """Weights with buffers: "all", "some" (only the second's), "zeros" (all, of zeros), or "none"."""
     rng = np.random.default_rng(seed)
-    params, buffers = ([rng.standard_normal(shape).astype(dtype) for shape in SHAPES] for _ in NAMES)
+    params, buffers = ([normal(rng, shape, dtype) for shape in SHAPES] for _ in NAMES)
+    if there == "zeros":
+        return {"params": params, "buffers": [np.zeros_like(buffer) for buffer in buffers]}
     kept = [buffer if there == "all" or (there == "some" and i == 1) else None for i, buffer in enumerate(buffers)]
     return {"params": params, "buffers": kept}
 
 
+def normal(rng: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Normal numbers in an array that is, with two axes, transposed in memory."""
+    return np.asarray(rng.standard_normal(shape), order="F").astype(dtype)
+
+
 def draw_grads(seed: int, steps: int, *, dtype: Any = np.float64) -> Grads:
-    """Gradients; the first parameter gets none before the fourth step, and the last none in every third."""
+    """Gradients; the first parameter gets none before the fourth step, the third none in every third; some are zeros.
+
+    Those of the second parameter are zeros in the first step, where it may have no buffer, and in the fifth.
+    """
     rng = np.random.default_rng([seed, steps])
-    sequence: Grads = [[rng.standard_normal(shape).astype(dtype) for shape in SHAPES] for _ in range(steps)]
+    sequence: Grads = [[normal(rng, shape, dtype) for shape in SHAPES] for _ in range(steps)]
     for i, grads in enumerate(sequence):
+        grads[1] *= i % 4 != 0
         grads[0] = None if i < 3 else grads[0]
         grads[2] = None if i % 3 == 2 else grads[2]
     return sequence
@@ -73,22 +87,22 @@ def exact_run(state: State, sequence: Grads, lr: float, *, fault: str = "", **se
     params, buffers = ([None if x is None else exact(x) for x in state[name]] for name in NAMES)
     for grads in sequence:
         for i, grad in enumerate(grads):
-            if grad is None and fault != "none is zero":
+            if (grad is None and fault != "none is zero") or (fault == "zero is none" and not np.any(grad)):
                 continue
             g = exact(np.zeros_like(state["params"][i]) if grad is None else grad)
             g = rate * g if fault == "rate within" else g
-            if buffers[i] is None:
+            if buffers[i] is None or (fault == "zeros are none" and not np.any(buffers[i])):
                 b = share * g if fault == "first damped" else g
             else:
                 b = momentum * buffers[i] + (1 if fault == "undamped" else share) * g
             d = g + momentum * b if settings["nesterov"] and fault != "no look ahead" else b
             params[i], buffers[i] = params[i] - (1 if fault == "rate within" else rate) * d, b
-    lists = ([None if x is None else x.astype(np.float64) for x in values] for values in (params, buffers))
+    lists = ([None if x is None else np.asarray(x).astype(np.float64) for x in values] for values in (params, buffers))
     return dict(zip(NAMES, lists, strict=True))
 
 
 def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
-    """What a function returned, in NumPy: two lists of the right lengths, of finite arrays of the right shapes."""
+    """What a function returned, in NumPy: two lists of finite arrays of the parameters' shapes and types."""
     found: State = arrays.found(function, parts(function, value, NAMES))
     for name in NAMES:
         what = f"{function}: {name} must hold {len(SHAPES)} arrays of the parameters' shapes"
@@ -102,6 +116,7 @@ def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
             if not np.all(np.isfinite(array)):
                 raise Loss(f"{function} returned a value that is not finite", where=f"{name}[{i}]",
                            expected="finite numbers", found=str(array[~np.isfinite(array)][0]))  # fmt: skip
+            expect_own_type(function, f"{name}[{i}]", wanted, array)
     return found
 
 
@@ -127,6 +142,18 @@ def save(solution: Any, arrays: Arrays, state: State) -> Any:
     return solution.save_checkpoint(*(arrays.given(state)[name] for name in NAMES))
 
 
+def saved_cause(state: State, found: State) -> str:
+    """Why a checkpoint may differ from what was saved."""
+    pairs = [(x, y) for name in NAMES for x, y in zip(state[name], found[name], strict=True) if x is not None]
+    if not all(isinstance(y, np.ndarray) and x.shape == y.shape for x, y in pairs):
+        return "what was an array must be one in the checkpoint, of the same shape"
+    if any(x.dtype != y.dtype for x, y in pairs) and all(np.array_equal(x, y) for x, y in pairs):
+        return "the values are the same, but in another type: types are kept"
+    if not any(np.any(x) for x in found["buffers"] if x is not None):
+        return "the buffers were lost"
+    return "the values were rounded, or changed"
+
+
 def read_checkpoint(arrays: Arrays, checkpoint: Any) -> State:
     """What save_checkpoint returned, in NumPy."""
     expect(isinstance(checkpoint, dict), f"save_checkpoint must return a dict, found {described(checkpoint)}")
@@ -144,23 +171,29 @@ def read_checkpoint(arrays: Arrays, checkpoint: Any) -> State:
 def step_is_that_of_sgd(solution: Any, arrays: Arrays) -> None:
     """One step gives the exact parameter and buffer, with a buffer and without one, and leaves its arguments alone."""
     for settings in SETTINGS:
-        for there in ("all", "none"):
-            state, grads = draw_state(1, there=there), draw_grads(1, 4)[3:]
-            arguments = (state["params"][0], grads[0][0], state["buffers"][0])
-            given = arrays.given(arguments)
-            value = parts("sgd_step", solution.sgd_step(*given, LR, **settings), ("param", "buffer"))
-            expect_same_bits("sgd_step changed what it was given", list(arguments), arrays.found("sgd_step", given),
-                             cause="it writes into an argument instead of into a copy")  # fmt: skip
-            found = arrays.found("sgd_step", value)
-            alone = {name: state[name][:1] for name in NAMES}
-            exact = exact_run(alone, [grads[0][:1]], LR, **settings)
-            wanted = {"param": exact["params"][0], "buffer": exact["buffers"][0]}
-            cause = partial(exact_cause, alone, [grads[0][:1]], found_as_state(found), settings)
-            text = f"sgd_step is not SGD {described_settings(settings, there)}"
-            expect_within(text, wanted, found, ALLOWANCE, cause=cause)
-            arrays.overwrite(value)
-            expect_same_bits("the buffer is the caller's gradient", list(arguments), arrays.found("sgd_step", given),
-                             cause="the gradient itself became the buffer, not a copy: it changes with it")  # fmt: skip
+        for there, dtype in (("all", np.float64), ("none", np.float64), ("zeros", np.float64),
+                             ("all", np.float32), ("none", np.float32)):  # fmt: skip
+            for i in (0, 2):
+                state, grads = draw_state(1, there=there, dtype=dtype), draw_grads(1, 4, dtype=dtype)[3:]
+                arguments = (state["params"][i], grads[0][i], state["buffers"][i])
+                given = arrays.given(arguments)
+                value = parts("sgd_step", solution.sgd_step(*given, LR, **settings), ("param", "buffer"))
+                expect_same_bits("sgd_step changed what it was given", list(arguments), arrays.found("sgd_step", given),
+                                 cause="it writes into an argument instead of into a copy")  # fmt: skip
+                found = arrays.found("sgd_step", value)
+                alone, alone_grads = {name: state[name][i : i + 1] for name in NAMES}, [[grads[0][i]]]
+                exact = exact_run(alone, alone_grads, LR, **settings)
+                wanted = {"param": exact["params"][0], "buffer": exact["buffers"][0]}
+                cause = partial(exact_cause, alone, alone_grads, found_as_state(found), settings)
+                text = f"sgd_step is not SGD {described_settings(settings, there)}"
+                expect_within(text, wanted, found, ALLOWANCES[dtype], cause=cause)
+                for name, array in found.items():
+                    expect_own_type("sgd_step", name, state["params"][i], array)
+                arrays.overwrite(value)
+                expect_same_bits(
+                    "the buffer is the caller's gradient", list(arguments), arrays.found("sgd_step", given),
+                    cause="the gradient itself became the buffer, not a copy: it changes with it",
+                )  # fmt: skip
 
 
 @law(
@@ -170,16 +203,17 @@ def step_is_that_of_sgd(solution: Any, arrays: Arrays) -> None:
 )
 def training_is_step_by_step(solution: Any, arrays: Arrays) -> None:
     """Training is exact SGD for each entry of the gradients; a parameter without a gradient stays as it is."""
+    cases = (("none", np.float64, 7), ("some", np.float64, 7), ("zeros", np.float64, 2), ("none", np.float32, 2))
     for settings in SETTINGS:
-        for there in ("none", "some"):
-            state, sequence = draw_state(2, there=there), draw_grads(2, 7)
-            for n in range(8):
+        for there, dtype, steps in cases:
+            state, sequence = draw_state(2, there=there, dtype=dtype), draw_grads(2, steps, dtype=dtype)
+            for n in range(steps + 1):
                 found = train(solution, arrays, state, sequence[:n], **settings)
                 exact = exact_run(state, sequence[:n], LR, **settings)
                 cause = partial(exact_cause, state, sequence[:n], found, settings)
                 text = f"train_n_steps is not SGD {described_settings(settings)}"
                 expect_same_buffers(text, exact, found, n, cause)
-                expect_within(text, exact, found, ALLOWANCE, step=n, cause=cause)
+                expect_within(text, exact, found, ALLOWANCES[dtype], step=n, cause=cause)
 
 
 @law(
@@ -189,7 +223,7 @@ def training_is_step_by_step(solution: Any, arrays: Arrays) -> None:
 )
 def checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
     """The checkpoint holds all parameters and buffers unchanged, and None for each buffer that is not there yet."""
-    for there in ("all", "some", "none"):
+    for there in ("all", "some", "zeros", "none"):
         for dtype in (np.float64, np.float32):
             state = draw_state(3, there=there, dtype=dtype)
             found = read_checkpoint(arrays, save(solution, arrays, state))
@@ -198,9 +232,7 @@ def checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
                 kept, wanted = len(found[name]) if isinstance(found[name], list) else 0, len(SHAPES)
                 expect(kept == wanted, text, cause=f"only {kept} of {wanted} {name} were saved")
             expect_same_buffers(text, state, found, None, lambda: '"no buffer yet" was not kept as None')
-            zeroed = all(x is None or not np.any(x) for x in found["buffers"])
-            cause = "the buffers were lost" if zeroed else "the values were rounded, or changed"
-            expect_same_bits(text, state, found, wider=True, cause=cause)
+            expect_same_bits(text, state, found, cause=partial(saved_cause, state, found))
 
 
 @law(
@@ -260,12 +292,12 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
 @law(
     "Stop before a parameter has had its first gradient, and compare what the first gradient after the resume does.",
     "A buffer of zeros is not the same as none: with zeros, the first gradient is damped. The settings matter, too.",
-    "Resuming is train_n_steps on the checkpoint's params and buffers, None included, with every setting.",
+    "The steps after a resume are steps like all others: what matters is what they begin from, and every setting.",
 )
 def full_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
     """A full resume, after any step and any number of times, is bitwise training that never stopped."""
     for settings in SETTINGS:
-        for dtype, stops in ((np.float64, (0, 2, 5)), (np.float32, (4,))):
+        for dtype, stops in ((np.float64, (0, 1, 2, 5)), (np.float32, (4,))):
             state, sequence = draw_state(6, there="none", dtype=dtype), draw_grads(6, 8, dtype=dtype)
             live = tuple(arrays.given(state)[name] for name in NAMES)
             for stop, following in zip((0, *stops), (*stops, 8), strict=True):
@@ -287,32 +319,33 @@ def full_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
 @law(
     "What does a run that has just begun have for its buffers?",
     "It has none, and none is not zeros: its first gradient enters whole, and not damped.",
-    "It is train_n_steps on the given params with None for every buffer, and with every setting passed on.",
+    "None for every buffer, not zeros_like; the parameters are taken as they are, and every setting is passed on.",
 )
 def weights_only_is_a_new_run(solution: Any, arrays: Arrays) -> None:
     """A resume from weights alone is a new run without buffers; and it is not the run that was interrupted."""
     for settings in SETTINGS:
-        sequence = draw_grads(7, 9)
-        middle = train(solution, arrays, draw_state(7, there="none"), sequence[:4], **settings)
-        fresh = {"params": middle["params"], "buffers": [None for _ in SHAPES]}
-        for n in range(5):
-            rest = sequence[4 : 4 + n]
-            given = arrays.given((middle["params"], rest))
-            value = solution.resume_from_weights_only(*given, LR, **settings)
-            found = read_state(arrays, "resume_from_weights_only", value, middle)
-            expected = train(solution, arrays, fresh, rest, **settings)
-            cause = partial(resume_cause, partial(train, solution, arrays), fresh, rest, found, settings)
-            text = f"a resume from weights alone is not a new run on them {described_settings(settings)}"
-            if not same_tree(unsigned(expected), unsigned(found)):
-                expect_same_buffers(text, expected, found, n, cause)
-                expect_same_bits(text, unsigned(expected), unsigned(found), step=n, cause=cause)
-            exact = exact_run(fresh, rest, LR, **settings)
-            expect_within("a resume from weights alone has not its exact value", exact, found, ALLOWANCE, step=n,
-                          cause="the steps are not SGD's: see the law on steps")  # fmt: skip
-            onward = train(solution, arrays, middle, rest, **settings)
-            if n > 0:
-                expect(not same_tree(onward["params"], found["params"]),
-                       "a resume from weights alone gave what the full run gives")  # fmt: skip
+        for dtype, steps in ((np.float64, 4), (np.float32, 1)):
+            sequence = draw_grads(7, 9, dtype=dtype)
+            middle = train(solution, arrays, draw_state(7, there="none", dtype=dtype), sequence[:4], **settings)
+            fresh = {"params": middle["params"], "buffers": [None for _ in SHAPES]}
+            for n in range(steps + 1):
+                rest = sequence[4 : 4 + n]
+                given = arrays.given((middle["params"], rest))
+                value = solution.resume_from_weights_only(*given, LR, **settings)
+                found = read_state(arrays, "resume_from_weights_only", value, middle)
+                expected = train(solution, arrays, fresh, rest, **settings)
+                cause = partial(resume_cause, partial(train, solution, arrays), fresh, rest, found, settings)
+                text = f"a resume from weights alone is not a new run on them {described_settings(settings)}"
+                if not same_tree(unsigned(expected), unsigned(found)):
+                    expect_same_buffers(text, expected, found, n, cause)
+                    expect_same_bits(text, unsigned(expected), unsigned(found), step=n, cause=cause)
+                exact = exact_run(fresh, rest, LR, **settings)
+                expect_within("a resume from weights alone has not its exact value", exact, found, ALLOWANCES[dtype],
+                              step=n, cause="the steps are not SGD's: see the law on steps")  # fmt: skip
+                onward = train(solution, arrays, middle, rest, **settings)
+                if n > 0:
+                    expect(not same_tree(onward["params"], found["params"]),
+                           "a resume from weights alone gave what the full run gives")  # fmt: skip
 
 
 def found_as_state(found: dict[str, Any]) -> State:
@@ -323,7 +356,8 @@ def found_as_state(found: dict[str, Any]) -> State:
 def described_settings(settings: dict[str, Any], there: str = "") -> str:
     """The settings of a run, in brackets."""
     words = [f"{name} {value}" for name, value in settings.items()] or ["the default settings"]
-    return f"({', '.join(words + ['no buffer yet'] * (there == 'none'))})"
+    buffer = {"none": ["no buffer yet"], "zeros": ["a buffer of zeros"]}.get(there, [])
+    return f"({', '.join(words + buffer)})"
 
 
 def near(a: State, b: State) -> bool:
@@ -339,9 +373,11 @@ def exact_cause(state: State, sequence: Grads, found: State, settings: dict[str,
     """Why a solution's steps may not be SGD's: the fault that gives what was found."""
     names = {
         "first damped": "the first gradient was damped: without a buffer it becomes the buffer as it is",
+        "zeros are none": "a buffer of zeros was taken for none",
         "undamped": "the dampening was left out",
         "no look ahead": "Nesterov's momentum was left out, or taken from the buffer before the step",
         "none is zero": "a gradient of None was taken for zeros: the buffer went on, and the parameter",
+        "zero is none": "a gradient of zeros was taken for None: it makes a buffer, and a buffer moves the parameter",
         "rate within": "the rate is in the buffer, and not before it",
     }
     faults: list[Fault] = [
@@ -366,13 +402,13 @@ def common_faults(run: Run, state: State, sequence: Grads, settings: dict[str, A
         return None if x is None else x.astype(short).astype(x.dtype)
 
     states = {
+        "a buffer of zeros was taken for none": {"buffers": [b if b is None or np.any(b) else None for b in buffers]},
         "a buffer of zeros stood where there was none yet: the first gradient was damped": {"buffers": filled},
         "the buffers were lost: the first gradient became the buffer": {"buffers": [None for _ in params]},
         "the buffers were lost: zeros stood in their place": {
             "buffers": [b if b is None else z for b, z in zip(buffers, zeros, strict=True)]
         },
         "the buffers of the second and later parameters were lost": {"buffers": [buffers[0], *[None] * len(zeros[1:])]},
-        "a buffer of zeros was taken for none": {"buffers": [b if b is None or np.any(b) else None for b in buffers]},
         "the state was rounded to a shorter type": {
             "params": [rounded(x) for x in params], "buffers": [rounded(x) for x in buffers]
         },
@@ -422,9 +458,12 @@ def trace(solution: Any, arrays: Arrays) -> Any:
 STATEMENT = """
 Write sgd_step, save_checkpoint, train_n_steps, resume_from_full_checkpoint and resume_from_weights_only, for SGD with
 momentum, dampening and Nesterov's momentum, by the rules that PyTorch documents. The gradients are given. Lists hold an
-array for each parameter, float64 or float32, of any shapes. A buffer is None until its parameter's first gradient; a
-gradient is None where a parameter takes no part in a step: then the parameter and its buffer stay as they are. A list
-or a tuple may be returned where a list is asked for.
+array for each parameter, float64 or float32, of any shape (also without axes or without elements), in any order in
+memory. Types are kept: the parameter and the buffer of float32 stay float32. A buffer is None until its parameter's
+first gradient, and one of zeros is there; a gradient is None where a parameter takes no part in a step: then the
+parameter and its buffer stay as they are. A gradient of zeros is a gradient. As in PyTorch, Nesterov's momentum goes
+with a dampening of 0 only: the two are never given together. A list or a tuple may be returned where a list is asked
+for.
 """
 
 IDEA = """

@@ -26,15 +26,18 @@ from numpy_ref.exercises.exercise import (
 )
 
 NAMES = ("params", "m_list", "v_list", "t")
-SHAPES = ((3,), (2, 4), (1,))
+SHAPES = ((3,), (2, 4), (0, 2), ())  # one is transposed in memory, one without elements, one without axes
 LR = 0.05
 
 # Between a right solution in float64 and the exact values, for weights of size 1 and runs of up to 12 steps. With
 # u = 2**-53: moments are off by at most 4 u a step, the root of the second by half of that, and the bias correction
 # 1 - beta2**t, which is near t / 1000, by 1000 u / t for the rounding of the power; written as 0.001, 1 - beta2 is off
 # by 500 u. A step is at most about LR long, so 12 of them are off by less than 12 LR 600 u < 2**-44. Sixteen times that
-# is allowed. A rate off by 1e-6 moves the weights by 1e-7 = 2**-23, a rounding to float32 by 2**-25.
+# is allowed. A rate off by 1e-6 moves the weights by 1e-7 = 2**-23, a rounding to float32 by 2**-25. Where a state is
+# drawn with t > 1, steps are up to ten times as long, and the bias correction is off by less than a tenth as much.
+# In float32 u is 2**29 times as large, and so is the allowance.
 ALLOWANCE = Tolerance(relative=0.0, absolute=2.0**-40)
+ALLOWANCES = {np.float64: ALLOWANCE, np.float32: Tolerance(relative=0.0, absolute=2.0**-11)}
 
 State = dict[str, Any]  # params, m_list, v_list: lists of arrays; t: an int
 
@@ -45,14 +48,14 @@ def draw_state(seed: int, *, t: int = 1, dtype: Any = np.float64) -> State:
     draws = (
         (rng.standard_normal, rng.standard_normal, rng.random) if t > 1 else (rng.standard_normal, np.zeros, np.zeros)
     )
-    lists = [[np.asarray(draw(shape)).astype(dtype) for shape in SHAPES] for draw in draws]
+    lists = [[np.asarray(draw(shape), order="F").astype(dtype) for shape in SHAPES] for draw in draws]
     return dict(zip(NAMES, (*lists, t), strict=True))
 
 
 def draw_grads(seed: int, steps: int, *, dtype: Any = np.float64) -> list[list[Any]]:
     """Gradients; in the first array, one element's are always zero, and one's are as small as Adam's eps."""
     rng = np.random.default_rng([seed, steps])
-    sequence = [[rng.standard_normal(shape) for shape in SHAPES] for _ in range(steps)]
+    sequence = [[np.asarray(rng.standard_normal(shape)) for shape in SHAPES] for _ in range(steps)]
     for grads in sequence:
         grads[0][0] = 0.0
         grads[0][-1] *= 1e-8
@@ -80,7 +83,7 @@ def exact_run(state: State, sequence: list[list[Any]], lr: float) -> State:
 
 
 def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
-    """What a function returned, in NumPy; four parts, arrays of the right shapes, finite, and a whole t."""
+    """What a function returned, in NumPy; four parts, arrays of the right shapes and types, finite, and an int t."""
     state = parts(function, value, NAMES)
     t = whole(function, state.pop("t"))
     found = arrays.found(function, state)
@@ -94,16 +97,26 @@ def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
             if not np.all(np.isfinite(array)):
                 raise Loss(f"{function} returned a value that is not finite", where=f"{name}[{i}]",
                            expected="finite numbers", found=str(array[~np.isfinite(array)][0]))  # fmt: skip
+            expect_own_type(function, f"{name}[{i}]", wanted, array)
     return {**found, "t": t}
+
+
+def expect_own_type(function: str, where: str, wanted: Any, array: Any) -> None:
+    """That an array that came back has the type it must have; wanted has it."""
+    if array.dtype == wanted.dtype:
+        return
+    cause = "types are kept: zeros_like, copy and numbers of Python leave float32 as it is; zeros and float64 do not"
+    if array.dtype.kind != "f" or array.dtype.itemsize < wanted.dtype.itemsize:
+        cause = "types are kept: the values were rounded to one that holds less"
+    raise Loss(f"{function} changed the type of an array", where=where, expected=str(wanted.dtype),
+               found=str(array.dtype), cause=cause)  # fmt: skip
 
 
 def whole(function: str, t: Any) -> int:
     """The t that a function returned."""
-    try:
-        expect(not isinstance(t, (bool, float)), f"{function}: t must be an int, found {described(t)}")
-        return int(t.__index__())
-    except (AttributeError, TypeError):
-        raise Loss(f"{function}: t must be an int, found {described(t)}") from None
+    cause = "0.9**t is then a float64 of NumPy, which turns float32 arrays into float64" * isinstance(t, np.integer)
+    expect(type(t) is int, f"{function}: t must be an int, found {described(t)}", cause=cause)
+    return int(t)
 
 
 def train(solution: Any, arrays: Arrays, state: State, sequence: list[list[Any]], lr: float = LR) -> State:
@@ -131,7 +144,7 @@ def read_checkpoint(arrays: Arrays, checkpoint: Any) -> State:
     'Return {"params": ..., "m_list": ..., "v_list": ..., "t": t}, each list with a copy of each of its arrays.',
 )
 def checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
-    """The checkpoint holds all parameters, all moments and t, without a change to any value."""
+    """The checkpoint holds all parameters, all moments and t, without a change to any value, shape or type."""
     for dtype, t in ((np.float64, 5), (np.float32, 258), (np.float64, 2**24 + 2)):
         state = draw_state(1, t=t, dtype=dtype)
         given = arrays.given(state)
@@ -142,7 +155,7 @@ def checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
             text = f"the checkpoint's {name} are not those that were saved"
             expect(isinstance(found[name], list) and len(found[name]) == len(state[name]), text, cause=cause)
             for i, (ours, theirs) in enumerate(zip(state[name], found[name], strict=True)):
-                expect_same_bits(text, {f"{name}[{i}]": ours}, {f"{name}[{i}]": theirs}, wider=True,
+                expect_same_bits(text, {f"{name}[{i}]": ours}, {f"{name}[{i}]": theirs},
                                  cause=partial(rounding_cause, ours, theirs))  # fmt: skip
         expect_same_bits("the checkpoint's t is not the one that was saved", {"t": t}, {"t": found["t"]},
                          cause="t was stored in a type that cannot count so far, or was changed")  # fmt: skip
@@ -208,21 +221,22 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
 )
 def steps_are_those_of_adam(solution: Any, arrays: Arrays) -> None:
     """Training takes one exact step of Adam for each entry of the gradients, at the given rate, and counts it in t."""
-    for state, steps in ((draw_state(4), 0), (draw_state(4), 12), (draw_state(5, t=7), 5)):
-        sequence = draw_grads(4, steps)
+    for seed, t, steps, dtype in ((4, 1, 12, np.float64), (5, 7, 5, np.float64), (6, 97, 6, np.float64),
+                                  (7, 5000, 2, np.float64), (8, 1, 4, np.float32)):  # fmt: skip
+        state, sequence = draw_state(seed, t=t, dtype=dtype), draw_grads(seed, steps, dtype=dtype)
         for n in range(steps + 1):
             found = train(solution, arrays, state, sequence[:n])
             exact = exact_run(state, sequence[:n], LR)
             ask = replay(exact_run, state, sequence[:n], found, partial(near, exact))
             expect_same_bits("train_n_steps returned another t", {"t": exact["t"]}, {"t": found["t"]}, step=n,
                              cause=f"{n} gradients were given, so t must grow by {n}")  # fmt: skip
-            expect_within("train_n_steps is not Adam", exact, found, ALLOWANCE, step=n, cause=ask)
+            expect_within("train_n_steps is not Adam", exact, found, ALLOWANCES[dtype], step=n, cause=ask)
 
 
 @law(
     "Compare, after the first step, what the resumed run has with what the uninterrupted one has.",
     "Everything that changes during training has to come back: the weights, both moments of every array, and t.",
-    "Resuming is train_n_steps on the checkpoint's own params, m_list, v_list and t, with the rate as it was given.",
+    "The steps after a resume are steps like all others: what matters is what they begin from, and at which rate.",
 )
 def full_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
     """A full resume, after any step and any number of times, is bitwise training that never stopped."""
@@ -267,28 +281,31 @@ def resume_leaves_the_checkpoint(solution: Any, arrays: Arrays) -> None:
 
 @law(
     "What does a run that has just begun have for its moments and for t?",
-    "The moments are zeros of the parameters' shapes, and the first step is step 1, whatever went before.",
-    "It is train_n_steps on the given params with moments of zero and t = 1, and the params as they are.",
+    "The moments are zeros, and the first step is step 1, whatever went before.",
+    "zeros_like gives zeros of a parameter's shape and of its type; the parameters are taken as they are.",
 )
 def weights_only_is_a_new_run(solution: Any, arrays: Arrays) -> None:
     """A resume from weights alone is a new run: moments of zero, t = 1; and it is not the run that was interrupted."""
-    start, sequence = draw_state(8), draw_grads(8, 9)
-    middle = train(solution, arrays, start, sequence[:4])
-    m_list, v_list = ([np.zeros_like(x) for x in middle["params"]] for _ in range(2))
-    fresh = dict(zip(NAMES, (middle["params"], m_list, v_list, 1), strict=True))
-    for n in range(6):
-        rest = sequence[4 : 4 + n]
-        value = solution.resume_from_weights_only(arrays.given(middle["params"]), arrays.given(rest), LR)
-        found = read_state(arrays, "resume_from_weights_only", value, middle)
-        expected = train(solution, arrays, fresh, rest)
-        expect_same_bits("a resume from weights alone is not a new run on them", unsigned(expected), unsigned(found),
-                         step=n, cause=weights_cause(solution, arrays, fresh, rest, expected, found))  # fmt: skip
-        expect_within("a resume from weights alone has not its exact value", exact_run(fresh, rest, LR), found,
-                      ALLOWANCE, step=n, cause="the steps are not Adam's: see the law on steps")  # fmt: skip
-        onward = train(solution, arrays, middle, rest)
-        if n > 0:
-            expect(not same_tree(onward["params"], found["params"]),
-                   "a resume from weights alone gave what the full run gives")  # fmt: skip
+    for dtype, steps in ((np.float64, 5), (np.float32, 2)):
+        start, sequence = draw_state(8, dtype=dtype), draw_grads(8, 9, dtype=dtype)
+        middle = train(solution, arrays, start, sequence[:4])
+        m_list, v_list = ([np.zeros_like(x) for x in middle["params"]] for _ in range(2))
+        fresh = dict(zip(NAMES, (middle["params"], m_list, v_list, 1), strict=True))
+        for n in range(steps + 1):
+            rest = sequence[4 : 4 + n]
+            value = solution.resume_from_weights_only(arrays.given(middle["params"]), arrays.given(rest), LR)
+            found = read_state(arrays, "resume_from_weights_only", value, middle)
+            expected = train(solution, arrays, fresh, rest)
+            expect_same_bits("a resume from weights alone is not a new run on them", unsigned(expected),
+                             unsigned(found), step=n,
+                             cause=weights_cause(solution, arrays, fresh, rest, expected, found))  # fmt: skip
+            expect_within("a resume from weights alone has not its exact value", exact_run(fresh, rest, LR), found,
+                          ALLOWANCES[dtype], step=n,
+                          cause="the steps are not Adam's: see the law on steps")  # fmt: skip
+            onward = train(solution, arrays, middle, rest)
+            if n > 0:
+                expect(not same_tree(onward["params"], found["params"]),
+                       "a resume from weights alone gave what the full run gives")  # fmt: skip
 
 
 @law(
@@ -309,11 +326,17 @@ def runs_do_not_mix(solution: Any, arrays: Arrays) -> None:
         value = solution.resume_from_full_checkpoint(checkpoint, arrays.given(sequence[3:]), LR)
         return read_state(arrays, "resume_from_full_checkpoint", value, starts[0])
 
-    alone = [(train(solution, arrays, start, grads[:3]), resume(save(start), grads)) for start, grads in runs]
-    states = [train(solution, arrays, start, grads[:2]) for start, grads in runs]
+    def begin(start: State, sequence: list[list[Any]]) -> State:
+        return train(solution, arrays, start, sequence[:2])
+
+    def go_on(state: State, sequence: list[list[Any]]) -> State:
+        return train(solution, arrays, state, sequence[2:3])
+
+    alone = [(go_on(begin(start, grads), grads), resume(save(start), grads)) for start, grads in runs]
+    states = [begin(start, grads) for start, grads in runs]
     checkpoints = [save(start) for start, _ in runs]
     for i, (_, grads) in enumerate(runs):
-        found = train(solution, arrays, states[i], grads[2:3]), resume(checkpoints[i], grads)
+        found = go_on(states[i], grads), resume(checkpoints[i], grads)
         for what, ours, theirs in zip(("runs", "checkpoints"), alone[i], found, strict=True):
             expect_same_bits(f"the {what} of two runs mix", ours, theirs,
                              cause="a function keeps something from one call to the next")  # fmt: skip
@@ -325,7 +348,7 @@ def near(beside: State, a: State, b: State) -> bool:
     others = [(x, y) for name in NAMES[:3] for x, y in zip(a[name], beside[name], strict=True)]
 
     def apart(pairs: list[tuple[Any, Any]]) -> float:
-        return max(float(np.max(np.abs(x - y))) for x, y in pairs)
+        return max(float(np.max(np.abs(x - y), initial=0.0)) for x, y in pairs)
 
     return a["t"] == b["t"] and apart(pairs) <= min(ALLOWANCE.absolute, apart(others) / 4)
 
@@ -357,6 +380,7 @@ def replay(run: Run, state: State, sequence: list[Any], found: State, same: Any)
     fresh = {"m_list": zeros("m_list"), "v_list": zeros("v_list")}
     short = {name: [rounded(x) for x in state[name]] for name in NAMES[:3]}
     dropped = {name: [*state[name][:1], *zeros(name)[1:]] for name in ("m_list", "v_list")}
+    swapped = {"m_list": state["v_list"], "v_list": [np.asarray(abs(x)) for x in state["m_list"]]}
     rate = f"the first step moved every weight by the learning rate, {LR}"
     faults: list[Fault] = [
         ("m and v were lost, and t was reset to 1: a new run on the old weights; " + rate,
@@ -373,9 +397,11 @@ def replay(run: Run, state: State, sequence: list[Any], found: State, same: Any)
         ("t is one too small: steps done were taken for the next step", later(-1, -1)),
         ("t is one too small in every step", later(-1, 0)),
         ("t was counted on, and handed to every step the same", lambda: held(run, state, sequence)),
+        ("the bias correction was left out", later(10**9, 0)),
+        (f"the bias correction was left out from t = {t + len(sequence) - 1} on",
+         lambda: uncorrected_at_last(run, state, sequence)),
         ("the state was rounded to a shorter type", lambda: run(state | short, sequence, LR)),
-        ("m and v change places", lambda: run(
-            state | {"m_list": state["v_list"], "v_list": [abs(x) for x in state["m_list"]]}, sequence, LR)),
+        ("m and v change places", lambda: run(state | swapped, sequence, LR)),
         ("the moments of the second and later arrays were lost", lambda: run(state | dropped, sequence, LR)),
         ("the first gradients were left out, or the last", lambda: run(state, sequence[1:], LR)),
         ("the first gradients were left out, or the last", lambda: run(state, sequence[:-1], LR)),
@@ -391,7 +417,7 @@ def replay(run: Run, state: State, sequence: list[Any], found: State, same: Any)
     def cause() -> str:
         changed = [name for name in NAMES[:3] if not sequence and not same_tree(state[name], found[name])]
         other = f"{' and '.join(changed)} at the start are not those that were given" if changed else ""
-        return replayed(faults, found, same) or other
+        return replayed(faults, found, same) or other or axes_cause(run(state, sequence, LR), found)
 
     return cause
 
@@ -404,8 +430,30 @@ def held(run: Run, state: State, sequence: list[Any]) -> State:
     return state | {"t": first + len(sequence)}
 
 
+def uncorrected_at_last(run: Run, state: State, sequence: list[Any]) -> State:
+    """A run in which the last step has no bias correction: that of a t so large is none."""
+    before = run(state, sequence[:-1], LR)
+    return run(before | {"t": 10**9}, sequence[-1:], LR) | {"t": before["t"] + 1}
+
+
+def axes_cause(expected: State, found: State) -> str:
+    """What is said if the arrays without axes alone are wrong."""
+    pairs = [(x, y) for name in NAMES[:3] for x, y in zip(expected[name], found[name], strict=True)]
+    wrong = [x for x, y in pairs if not np.allclose(x, y, rtol=0, atol=ALLOWANCE.absolute)]
+    alone = bool(wrong) and all(x.ndim == 0 for x in wrong)
+    return "only arrays without axes are wrong: as in 0 * p, they become numbers, which *= cannot change" * alone
+
+
 def rounding_cause(ours: Any, theirs: Any) -> str:
     """Why an array in a checkpoint may differ from the one that was saved."""
+    if not isinstance(theirs, np.ndarray):
+        return "what was an array must be one in the checkpoint"
+    if ours.shape != theirs.shape:
+        return "shapes are kept"
+    if ours.dtype != theirs.dtype and np.array_equal(ours, theirs):
+        return f"the values are the same, but {ours.dtype} became {theirs.dtype}: types are kept"
+    if np.array_equal(np.sort(ours, axis=None), np.sort(theirs, axis=None)):
+        return "the values are in another order: the array that was saved is transposed in memory"
     for dtype in (np.float32, np.float16):
         if ours.dtype != dtype and np.array_equal(ours.astype(dtype).astype(np.float64), theirs.astype(np.float64)):
             return f"the values were rounded to {np.dtype(dtype).name} by the save"
@@ -451,9 +499,11 @@ def trace(solution: Any, arrays: Arrays) -> Any:
 STATEMENT = """
 Write save_checkpoint, train_n_steps, resume_from_full_checkpoint and resume_from_weights_only around a step of Adam.
 The gradients of every step are given. Lists hold one array for each parameter; arrays are float64 or float32, of any
-shapes. A list or a tuple may be returned where a list is asked for. `t` is the 1-based index of the next step, so it is
-1 before the first and n + 1 after n (PyTorch's `step` counts the steps that are done: t = step + 1). The rates of decay
-are 0.9 and 0.999, and eps is 1e-8. `grads_sequence` is a list, and may be empty.
+shape (also without axes or without elements), in any order in memory. Types are kept: what comes back for a float32
+parameter is float32, and so are its moments. A list or a tuple may be returned where a list is asked for. `t` is the
+1-based index of the next step, so it is 1 before the first and n + 1 after n (PyTorch's `step` counts the steps that
+are done: t = step + 1); it is Python's int. The rates of decay are 0.9 and 0.999, and eps is 1e-8. `grads_sequence` is
+a list, and may be empty.
 """
 
 IDEA = """
@@ -466,6 +516,9 @@ A checkpoint that leaves out any of the four loads without a complaint, and the 
 one. Without m, the direction of the last steps is forgotten. Without v, the first step divides by a number that is far
 too small and jumps. With t reset to 1 the moments, which are full, are divided as if they were new. With all three
 gone, the first step moves every weight by the learning rate, whatever its gradient: m_hat is g and sqrt(v_hat) is |g|.
+
+A type can change just as quietly. Moments of float64 beside a float32 parameter make it float64 in the first step: it
+takes twice the memory, and the run is another one. np.zeros makes such moments; zeros_like takes the array's own type.
 
 The other half of the exercise is memory. An array is a reference. A checkpoint that keeps the list, or a copied list of
 the same arrays, or views of them, is no picture of a moment: it changes with every step that works in place. That shows

@@ -9,7 +9,7 @@ import numpy as np
 
 from numpy_ref.exercises import exercise_named
 from numpy_ref.exercises.exercise import Arrays, Loss
-from numpy_ref.exercises.learner import Learner, place_of, said_by
+from numpy_ref.exercises.learner import Learner
 from numpy_ref.exercises.source import FileFault
 
 TRACE = "trace"  # asked for in place of a law: what the solution computes on the exercise's own inputs
@@ -30,26 +30,29 @@ def answer(path: str, exercise: str, framework: str, law: str) -> dict[str, Any]
     """Hold a file to one law.
 
     Returns:
-        {"holds": True}, {"loss": the fields of a Loss}, {"fault": why the file cannot be graded at all} or, asked for
-        the trace, {"trace": its arrays}.
+        {"loss": the fields of a Loss}, {"fault": why the file cannot be graded at all}, or {"holds": True} with what
+        the law's function returned, if anything, or the trace, as "value".
     """
     chosen, file = exercise_named(exercise), Path(path)
+    arrays = arrays_of(framework)
     try:
-        arrays = arrays_of(framework)
         solution = Learner(file, chosen, getattr(arrays, "modules", ()))
+    except FileFault as fault:
+        return {"fault": str(fault)}
+    try:
         with np.errstate(all="ignore"):
             if law == TRACE:
                 assert chosen.trace is not None
-                return {"trace": encoded(chosen.trace(solution, arrays))}
-            chosen.law(law).check(solution, arrays)
+                value = chosen.trace(solution, arrays)
+            else:
+                value = chosen.law(law).check(solution, arrays)
+        return {"holds": True} if value is None else {"holds": True, "value": encoded(value)}
     except FileFault as fault:
         return {"fault": str(fault)}
     except Loss as loss:
         return {"loss": loss.as_dict()}
     except Exception as error:  # met by the law itself, in what came back
-        place = place_of(error.__traceback__, file)
-        return {"loss": Loss(f"what came back cannot be read: {said_by(error)}", place=place).as_dict()}
-    return {"holds": True}
+        return {"loss": solution.unreadable(error).as_dict()}
 
 
 def encoded(tree: Any) -> Any:
@@ -65,11 +68,13 @@ def encoded(tree: Any) -> Any:
         return {"list": [encoded(child) for child in tree]}
     if isinstance(tree, np.ndarray):
         return {"array": [tree.dtype.str, list(tree.shape), base64.b64encode(tree.tobytes()).decode()]}
+    if isinstance(tree, bytes):
+        return {"bytes": base64.b64encode(tree).decode()}
     return {"plain": tree}
 
 
 def decoded(value: dict[str, Any]) -> Any:
-    """The inverse of `encoded`."""
+    """The inverse of `encoded`; an exception for what it did not make."""
     ((kind, inner),) = value.items()
     if kind == "dict":
         return {key: decoded(child) for key, child in inner.items()}
@@ -77,4 +82,6 @@ def decoded(value: dict[str, Any]) -> Any:
         return [decoded(child) for child in inner]
     if kind == "array":
         return np.frombuffer(base64.b64decode(inner[2]), inner[0]).reshape(inner[1])
+    if kind == "bytes":
+        return base64.b64decode(inner)
     return inner

@@ -31,10 +31,10 @@ def draw_state(seed: int, **values: Any) -> State:
     return {"params": params, "t": 0, "rate": SETTINGS["rate"], "scale": SETTINGS["scale"], "tracker": 0, **values}
 
 
-def draw_grads(seed: int, steps: int) -> Sequence:
+def draw_grads(seed: int, steps: int, size: float = 4.0) -> Sequence:
     """Gradients; every seventh step has an infinite or NaN element in another array. Large scales overflow besides."""
-    rng = np.random.default_rng([seed, steps])
-    sequence = [[rng.uniform(-4, 4, shape).astype(np.float32) for shape in ((3,), (2, 2), (1,))] for _ in range(steps)]
+    rng, shapes = np.random.default_rng([seed, steps]), ((3,), (2, 2), (1,))
+    sequence = [[rng.uniform(-size, size, shape).astype(np.float32) for shape in shapes] for _ in range(steps)]
     for i, n in enumerate(range(6, steps, 7)):
         sequence[n][(i + 1) % 3].flat[0] = (np.nan, -np.inf)[i % 2]
     return sequence
@@ -94,6 +94,10 @@ SCALER_FAULTS = (
 )
 
 
+IN_FLOAT16 = "the gradients are divided in float16, where a scale above 65504 is infinite"
+INVERSE_IN_FLOAT16 = "the gradients are multiplied by the inverse scale in float16, where it may be 0 or infinite"
+
+
 def run(fault: str, state: State, sequence: Sequence) -> State:
     """What training gives, with a fault or none."""
     params, t, rate, scale, tracker = (state[key] for key in KEYS)
@@ -114,6 +118,10 @@ def run(fault: str, state: State, sequence: Sequence) -> State:
             "the gradients are not divided by the scale": 1.0,
             "the gradients are divided by the scale of the next step": following[0],
         }
+        if fault == IN_FLOAT16:
+            scaled, divisors = [np.asarray(g / np.float16(scale)) for g in scaled], {fault: 1.0}
+        if fault == INVERSE_IN_FLOAT16:
+            scaled, divisors = [np.asarray(g * np.float16(1 / scale)) for g in scaled], {fault: 1.0}
         with_rate = tick[1] if fault == "the schedule ticks before the update" else rate
         if not found_inf or fault == "the update is made in spite of an overflow":
             params = [
@@ -141,6 +149,8 @@ RUN_FAULTS = (
     "infinity is looked for, NaN is not",
     "the gradients are not divided by the scale",
     "the gradients are divided by the scale of the next step",
+    IN_FLOAT16,
+    INVERSE_IN_FLOAT16,
     "the schedule ticks before the update",
     "the scale begins anew with every call",
     "the tracker begins anew with every call",
@@ -151,7 +161,8 @@ RUN_FAULTS = (
 def explanation(faults: Iterable[str], replay: Any, inputs: list[Any], found: list[Any], same: Any) -> str:
     """The first fault by which every input gives what was found."""
     pairs = list(zip(inputs, found, strict=True))
-    return next((fault for fault in faults if all(same(replay(fault, *x), y) for x, y in pairs)), "")
+    with np.errstate(all="ignore"):
+        return next((fault for fault in faults if all(same(replay(fault, *x), y) for x, y in pairs)), "")
 
 
 def read_state(arrays: Arrays, function: str, value: Any) -> State:
@@ -279,8 +290,11 @@ def an_overflow_skips_the_update(solution: Any, arrays: Arrays) -> None:
 def training_takes_every_step(solution: Any, arrays: Arrays) -> None:
     """Each step scales, looks, updates with the rate of the state, ticks, and finds the next scale, in this order."""
     state, sequence = draw_state(5), draw_grads(5, 20)
-    inputs = [(state, sequence[:n]) for n in range(21)]
-    check_train(solution, arrays, "train does not give what its steps make", inputs, list(range(21)))
+    inputs, steps = [(state, sequence[:n]) for n in range(21)], list(range(21))
+    for scale in (2.0**16, 2.0**18, 2.0**30, 2.0**-24):  # with gradients that they bring to 2**8 at most
+        state, sequence = draw_state(5, scale=scale), draw_grads(5, 9, min(2.0**8 / scale, 4.0))
+        inputs, steps = inputs + [(state, sequence[:n]) for n in (1, 9)], [*steps, 1, 9]
+    check_train(solution, arrays, "train does not give what its steps make", inputs, steps)
 
 
 @law(

@@ -5,7 +5,9 @@ of the functions that the exercise asks for left out, and the private helpers wi
 """
 
 import ast
+import io
 import re
+import tokenize
 import warnings
 from copy import deepcopy
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from numpy_ref.exercises.exercise import Exercise, short
 
 REFERENCES = {"numpy": "numpy_ref.exercises.solutions", "torch": "torch_port.exercises"}
 TITLES = {"numpy": "NumPy", "torch": "PyTorch"}
+OWN = ("numpy_ref", "torch_port", "parity_tests")  # packages that no solution may use
 LARGEST = 1 << 20  # bytes of a solution; the references have a few thousand
 
 _MARKER = re.compile(r"^#\s*exercise:\s*(\w+),\s*in:\s*(\w+)", re.MULTILINE)
@@ -41,10 +44,10 @@ def reference_text(exercise: Exercise, framework: str) -> str:
     return (Path(folder) / f"{exercise.name}.py").read_text(encoding="utf-8")
 
 
-def signatures(exercise: Exercise) -> dict[str, ast.arguments]:
-    """The arguments of the functions to write, by name."""
+def signatures(exercise: Exercise) -> dict[str, ast.FunctionDef]:
+    """The functions to write, by name, as the reference in NumPy defines them."""
     tree = ast.parse(reference_text(exercise, "numpy"))
-    found = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     return {name: found[name] for name in exercise.functions}
 
 
@@ -105,15 +108,20 @@ def read_solution(path: Path) -> Solution:
     except (OSError, ValueError) as error:
         raise FileFault(f"{short(str(path))}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
+        text = data.decode(tokenize.detect_encoding(io.BytesIO(data).readline)[0])
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(data, str(path))
             compile(data, str(path), "exec", dont_inherit=True)  # tells more than the parser: a return outside, say
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        text = f"not Python: bytes that are not {error.encoding}; save it as UTF-8"
+        raise FileFault(f"{path.name}:{number}: {text}") from None
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise FileFault(f"{path.name}{line}: not Python: {short(error.msg)}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise FileFault(f"{path.name}: not Python: {short(str(error)) or type(error).__name__}") from None
-    return Solution(path, data.decode("utf-8", "replace"), tree)
+    return Solution(path, text, tree)
 
 
 def exercise_of(solution: Solution) -> str:
@@ -132,27 +140,64 @@ def exercise_of(solution: Solution) -> str:
     return name
 
 
+def claimed(path: Path) -> tuple[str | None, str | None]:
+    """The exercise and the framework that a file's marker and name claim, also of one that is no Python."""
+    try:
+        with open(path, "rb") as file:
+            marker = _MARKER.search(file.read(LARGEST).decode("utf-8", "replace"))
+    except OSError:
+        marker = None
+    name, framework = marker.groups() if marker else (path.stem, None)
+    return name if name in EXERCISES else None, framework if framework in TITLES else None
+
+
 def framework_of(solution: Solution, default: str) -> str:
     """The framework of a file: what its marker says, else what it imports, else the default."""
     marker = _MARKER.search(solution.text)
     if marker and marker[2] in TITLES:
         return marker[2]
-    imported = set()
-    for node in ast.walk(solution.tree):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").partition(".")[0])
+    imported = {name for name, _ in _imports(solution)}
     return "torch" if "torch" in imported else "numpy" if "numpy" in imported else default
 
 
+def own_import(solution: Solution) -> str:
+    """The first import of one of this project's packages, with its place; "" if there is none."""
+    places = [f"{solution.path.name}:{line}: imports {name}" for name, line in _imports(solution) if name in OWN]
+    return places[0] if places else ""
+
+
+def _imports(solution: Solution) -> list[tuple[str, int]]:
+    """The packages that a file imports, with their lines."""
+    found = []
+    for node in ast.walk(solution.tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name.partition(".")[0], node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.append(((node.module or "").partition(".")[0], node.lineno))
+    return sorted(found, key=lambda each: each[1])
+
+
 def unwritten(solution: Solution, exercise: Exercise) -> list[str]:
-    """The functions of the exercise that are there and still empty, with their lines."""
+    """The functions of the exercise that are still empty where they are last defined, with their lines."""
+    last: dict[str, ast.AST] = {}
+    nodes = [node for node in ast.walk(solution.tree) if isinstance(node, (ast.stmt, ast.Name, ast.alias))]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        last |= dict.fromkeys(_names(node, exercise.functions), node)
+    functions = filter(None, map(last.get, exercise.functions))
     return [
         f"{node.name} (line {node.lineno})"
-        for node in solution.tree.body
-        if isinstance(node, ast.FunctionDef) and node.name in exercise.functions and all(map(_is_empty, node.body))
+        for node in functions
+        if isinstance(node, ast.FunctionDef) and all(map(_is_empty, node.body))
     ]
+
+
+def _names(node: ast.AST, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that a statement, or a part of one, gives a value."""
+    if isinstance(node, ast.alias):
+        return wanted if node.name == "*" else (node.asname or node.name,)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return (node.name,)
+    return (node.id,) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ()
 
 
 def _is_empty(line: ast.stmt) -> bool:

@@ -1,5 +1,6 @@
 """The exercise `workers`: noise for several workers, the same in every run of a seed and another for each of them."""
 
+import copy
 import os
 import time
 from collections import Counter
@@ -15,24 +16,45 @@ from numpy_ref.exercises.exercise import Arrays, Exercise, described, expect, ex
 
 Key = tuple[int, int, int]  # seed, epoch, worker_id or index
 
-# Triples that meet when their numbers are added, weighted by 100, 1000 or 2**16, multiplied, or written side by side. A
-# right solution that mixes them into 32 bits meets by chance in one of 2**32 pairs; these are fewer than 2**18.
+# Numbers whose triples meet when they are added, weighted by 100, 1000 or 2**16, multiplied, or put side by side; and
+# numbers that are 0 or 1 to what cuts off upper bits, or keeps a remainder by a power of ten, 2**31 - 1 or 2**32 - 1.
 MEETING = (0, 1, 2, 11, 100, 1000, 10_000, 2**16)
-KEYS: dict[str, tuple[str, list[Key]]] = {
-    "worker_generator": ("worker_id", list(product(MEETING, MEETING, (0, 1, 2, 3, 11, 100)))),
-    "sample_generator": ("index", list(product(MEETING, MEETING, MEETING))),
-}
+FAR = (*(2**n for n in range(32)), *(10**n for n in range(10)), 2**31 - 1, 2**32 - 1)
+
+
+def draw_keys(last: int) -> list[Key]:
+    """Triples to compare, the third number up to the last allowed."""
+    far = [(at, x) for at, x in product(range(3), FAR) if at < 2 or x <= last]
+    thirds = [x for x in (*MEETING, 3) if x <= last]
+    apart = [replaced((0, 0, 0), at, x) for at, x in far]
+    return list(dict.fromkeys([*product(MEETING, MEETING, thirds), *apart]))
+
+
+def replaced(key: Key, at: int, x: int) -> Key:
+    """The key with another number in one place."""
+    first, second, third = (x if i == at else number for i, number in enumerate(key))
+    return first, second, third
+
+
+# A right solution that mixes the three into 32 bits meets by chance in one of 2**32 pairs; these are fewer than 2**19.
+KEYS = {"worker_generator": ("worker_id", draw_keys(999)), "sample_generator": ("index", draw_keys(2**32 - 1))}
 LENGTH = 32  # numbers of each stream; two that share more than a quarter of them overlap
+
+# Long streams have nothing in common if no 8 numbers in a row come in two of them (which is no chance in any type).
+NEAR: list[Key] = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 7), (0, 1, 0), (1, 0, 0)]
+LONG, ROW = 2**17, 8
+MULTIPLIERS = np.random.default_rng(2).integers(0, 2**63, ROW, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 # The sum of a sample and noise, each below 8 in size: rounded once or twice in float64, it is off by at most 2**-49.
 ALLOWANCE = Tolerance(relative=0.0, absolute=2.0**-48)
 # The mean and the spread of n standard normal numbers are off by 1 / sqrt(n) and 1 / sqrt(2 n); eight times that is
-# exceeded by chance once in 10**15 times.
-DRAWS = 64 * 64
+# exceeded by chance once in 10**15 times; and so is that of the share within 1, 0.6827, which is off by half as much.
+DRAWS = 512 * 512
 OFF = 8 / DRAWS**0.5
 
 SEED, EPOCH = 3, 2
 ORDER = [5, 2, 7, 0, 3, 6, 1, 4]
+AGAIN = [5, 2, 5, 0, 2, 2, 7]  # with samples that come more than once
 CALL = f"augmented_epoch with seed {SEED} and epoch {EPOCH}"
 
 
@@ -55,17 +77,17 @@ def noise(solution: Any, arrays: Arrays, generator: Any, shape: Any = LENGTH) ->
     return augmented(solution, arrays, np.zeros(shape), generator)
 
 
-def delivered(solution: Any, arrays: Arrays, num_workers: int, start: int) -> list[Any]:
+def delivered(solution: Any, arrays: Arrays, num_workers: int, start: int, indices: list[int]) -> list[Any]:
     """What the solution delivers of the epoch from a position on."""
-    samples, order = arrays.given(draw_samples()), list(ORDER)
+    samples, order = arrays.given(draw_samples()), list(indices)
     value = solution.augmented_epoch(samples, order, SEED, EPOCH, num_workers, start)
     expect_same_bits("augmented_epoch changed its samples", draw_samples(), arrays.found("augmented_epoch", samples),
                      cause="the noise is added to the samples themselves")  # fmt: skip
-    expect(order == ORDER, "augmented_epoch changed the order it was given")
+    expect(order == indices, "augmented_epoch changed the order it was given")
     found = arrays.found("augmented_epoch", value)
     count = f"{len(found)} arrays" if isinstance(found, list) else described(found)
-    wanted = len(ORDER) - start
-    expect(count == f"{wanted} arrays", f"from position {start} of {len(ORDER)} on, augmented_epoch must return "
+    wanted = len(order) - start
+    expect(count == f"{wanted} arrays", f"from position {start} of {len(order)} on, augmented_epoch must return "
            f"{wanted} arrays; it returned {count}")  # fmt: skip
     return list(found)
 
@@ -86,22 +108,44 @@ def surroundings(n: int) -> Iterator[None]:
 
 
 @law(
-    "Call it twice with the same three numbers. Is the noise the same?",
-    "A generator without a seed, the clock, the process's number and a generator that was used before all differ.",
-    "Make a new generator in every call, from seed, epoch and the third number alone.",
+    "Call it twice with the same three numbers, and in two runs of Python. Is the noise the same?",
+    "No seed, the clock, the process's number, hash() of a text, what was drawn before: all differ from call to call.",
+    "Make a new generator in every call, from seed, epoch and the third number alone; draw from it, and no other.",
+    processes=2,
 )
-def the_same_three_begin_the_same_stream(solution: Any, arrays: Arrays) -> None:
-    """The same seed, epoch and worker_id, or index, always begin the same stream."""
-    for function, key in product(KEYS, ((0, 0, 0), (3, 2, 1))):
-        streams = []
+def the_same_three_begin_the_same_stream(solution: Any, arrays: Arrays) -> Any:
+    """The same seed, epoch and worker_id, or index, always begin the same stream, in every process."""
+    begun: dict[str, Any] = {}
+    for function, key in product(KEYS, ((0, 0, 0), (3, 2, 1), (2**31, 10, 7))):
+        make, streams = getattr(solution, function), []
         for n in (0, 0, 1):
             with surroundings(n):
-                streams.append(noise(solution, arrays, getattr(solution, function)(*key)))
-        causes = ("its generator has no seed, or goes on from an earlier call",
-                  "it depends on the time or on the process")  # fmt: skip
-        for again, cause in zip(streams[1:], causes, strict=True):
-            expect_same_bits(f"{function}{key} began another stream when it was called again",
-                             {"noise": streams[0]}, {"noise": again}, cause=cause)  # fmt: skip
+                streams.append(noise(solution, arrays, make(*key)))
+
+        def in_augment(make: Any = make, key: Key = key) -> str:
+            generator = make(*key)
+            first, second = (noise(solution, arrays, twin) for twin in (twin_of(generator), twin_of(generator)))
+            seeded = "its generator has no seed, or goes on from an earlier call"
+            return (
+                seeded
+                if same_bits(first, second)
+                else "augment draws from elsewhere, not from the generator it is given"
+            )
+
+        what, first = f"the noise after {function}{key} is another when all is called again", {"noise": streams[0]}
+        expect_same_bits(what, first, {"noise": streams[1]}, cause=in_augment)
+        expect_same_bits(what, first, {"noise": streams[2]}, cause="it depends on the time or on the process")
+        begun[f"{function}{key}"] = streams[0]
+    return begun
+
+
+def twin_of(generator: Any) -> Any:
+    """Another generator in the same state."""
+    if not hasattr(generator, "set_state"):
+        return copy.deepcopy(generator)
+    twin = type(generator)()
+    twin.set_state(generator.get_state())
+    return twin
 
 
 @law(
@@ -110,26 +154,58 @@ def the_same_three_begin_the_same_stream(solution: Any, arrays: Arrays) -> None:
     "Mix them by what is made for it: np.random.SeedSequence takes several numbers, hashlib takes a text of all three.",
 )
 def no_two_streams_are_the_same(solution: Any, arrays: Arrays) -> None:
-    """Two streams that differ in seed, epoch, or in worker_id or index, have nothing in common."""
+    """Two streams that differ in seed, epoch, or in worker_id or index, have no 8 numbers in a row in common."""
     for function, (third, keys) in KEYS.items():
-        names = ("seed", "epoch", third)
-        owners: dict[float, Key] = {}
-        pairs: list[tuple[Key, Key]] = []
-        most = 0  # numbers that two of them share
-        for key in keys:
-            stream = noise(solution, arrays, getattr(solution, function)(*key)).tolist()
-            shared = Counter(owners[x] for x in stream if x in owners)
-            pairs += [(other, key) for other, count in shared.items() if count > LENGTH / 4]
-            most = max(most, *shared.values(), 0)
-            owners |= {x: key for x in stream if x not in owners}
+        names, make = ("seed", "epoch", third), getattr(solution, function)
+
+        def stream(key: Key, length: int = LENGTH, make: Any = make) -> Any:
+            return noise(solution, arrays, make(*key), length)
+
+        pairs, most = meetings({key: stream(key) for key in keys})
         if pairs:
+            cause = meeting_cause(names, pairs, len(keys), stream) if most == LENGTH else WITHIN
             first, second = min(pairs, key=lambda pair: len(differing(pair)))
-            told = " and ".join(", ".join(f"{n} {x}" for n, x in zip(names, k, strict=True)) for k in (first, second))
-            expect(
-                False,
-                f"{function}: {told} share their noise",
-                cause=meeting_cause(names, pairs) if most == LENGTH else "one stream begins within the other",
-            )
+            expect(False, f"{function}: {told(names, first)} and {told(names, second)} share their noise", cause=cause)
+        if meeting := meeting_rows([stream(key, LONG) for key in NEAR]):
+            both = " and ".join(told(names, NEAR[i]) for i in meeting)
+            text = f"of their first {LONG} numbers, {ROW} in a row are the same"
+            expect(False, f"{function}: {both} share their noise: {text}", cause=WITHIN)
+
+
+WITHIN = "one stream begins within the other"
+
+
+def told(names: tuple[str, str, str], key: Key) -> str:
+    """A key in words."""
+    return ", ".join(f"{name} {x}" for name, x in zip(names, key, strict=True))
+
+
+def meetings(streams: dict[Key, Any]) -> tuple[list[tuple[Key, Key]], int]:
+    """The pairs of streams that overlap, and how many numbers two of them share at most."""
+    owners: dict[float, Key] = {}
+    pairs: list[tuple[Key, Key]] = []
+    most = 0
+    for key, stream in streams.items():
+        numbers = stream.tolist()
+        shared = Counter(owners[x] for x in numbers if x in owners)
+        pairs += [(other, key) for other, count in shared.items() if count > LENGTH / 4]
+        most = max(most, *shared.values(), 0)
+        owners |= {x: key for x in numbers if x not in owners}
+    return pairs, most
+
+
+def meeting_rows(streams: list[Any]) -> list[int]:
+    """Two streams that share ROW numbers in a row, or none."""
+    rows = []
+    for stream in streams:  # a number for every row: the same for the same, and but for one in 2**64 another for others
+        bits = np.ascontiguousarray(stream).view(np.uint64)
+        count = bits.size - ROW + 1
+        rows.append(sum((bits[i : i + count] * m for i, m in enumerate(MULTIPLIERS)), np.zeros(count, np.uint64)))
+    numbers, owners = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    by_number = np.argsort(numbers, kind="stable")
+    numbers, owners = numbers[by_number], owners[by_number]
+    at = np.flatnonzero((numbers[1:] == numbers[:-1]) & (owners[1:] != owners[:-1]))
+    return [int(owners[at[0]]), int(owners[at[0] + 1])] if at.size else []
 
 
 def differing(pair: tuple[Key, Key]) -> list[int]:
@@ -137,13 +213,30 @@ def differing(pair: tuple[Key, Key]) -> list[int]:
     return [i for i in range(3) if pair[0][i] != pair[1][i]]
 
 
-def meeting_cause(names: tuple[str, str, str], pairs: list[tuple[Key, Key]]) -> str:
+def meeting_cause(names: tuple[str, str, str], pairs: list[tuple[Key, Key]], count: int, stream: Any) -> str:
     """What streams that meet have in common."""
-    ignored = sorted({i for pair in pairs for i in differing(pair) if len(differing(pair)) == 1})
+
+    def the_same(at: int, x: int, y: int) -> bool:
+        """Whether two numbers in one place begin the same stream, whatever the other two are."""
+        others: tuple[Key, ...] = ((0, 0, 0), (3, 5, 7), (29, 31, 37))
+        return all(same_bits(stream(replaced(key, at, x)), stream(replaced(key, at, y))) for key in others)
+
+    ignored = [i for i in range(3) if the_same(i, 0, 1) and the_same(i, 1, 2)]
     if ignored:
         text = f"{' and '.join(names[i] for i in ignored)} {'do' if len(ignored) > 1 else 'does'} not count"
         of_all = "; every worker has the same stream, as with a generator that is copied into each"
         return text + (of_all if 2 in ignored and names[2] == "worker_id" else "")
+    for pair in pairs:
+        if len(differing(pair)) == 1:
+            (at,) = differing(pair)
+            x, y = sorted(key[at] for key in pair)
+            if the_same(at, x, y):
+                text = f"only a part of {names[at]} counts, as when upper bits are cut off or a remainder is taken"
+                return f"{text}: {x} and {y} begin the same stream"
+    if len(pairs) <= count**2 / 2**16:
+        return "few of very many pairs meet: the three are mixed into too few bits"
+    if all(sorted(first) == sorted(second) for first, second in pairs):
+        return "the order of the three does not count: they are sorted, or it is lost"
     summed = [pair for pair in pairs if sum(pair[0]) == sum(pair[1])]
     if len(summed) == len(pairs):
         which = sorted({i for pair in pairs for i in differing(pair)})
@@ -180,7 +273,7 @@ def streams_do_not_mix(solution: Any, arrays: Arrays) -> None:
 def noise_is_new_and_normal(solution: Any, arrays: Arrays) -> None:
     """The noise is standard normal, another in each element and each call, and added to a copy of the sample."""
     for dtype in (np.float64, np.float32):
-        zeros, generator = np.zeros((64, 64), dtype), solution.worker_generator(SEED, EPOCH, 0)
+        zeros, generator = np.zeros((512, 512), dtype), solution.worker_generator(SEED, EPOCH, 0)
         first, second = (augmented(solution, arrays, zeros, generator).astype(np.float64) for _ in range(2))
         expect(len(np.unique(first)) > DRAWS / 2, "augment added the same number to many elements",
                cause="fewer numbers were drawn than the sample has elements")  # fmt: skip
@@ -189,8 +282,8 @@ def noise_is_new_and_normal(solution: Any, arrays: Arrays) -> None:
         text = f"of {DRAWS} numbers of noise, the {{}} is {{:.3f}} and must be near {{}}"
         expect(bool(abs(first.mean()) < OFF), text.format("mean", first.mean(), 0), cause="the noise is not normal")
         expect(bool(abs(first.std() - 1) < OFF), text.format("spread", first.std(), 1), cause="another scale or kind")
-        tails = np.abs(first).max()
-        expect(bool(tails > 2), f"the largest of {DRAWS} numbers of noise is {tails:.3f}", cause="it is not normal")
+        share = (np.abs(first) < 1).mean()
+        expect(bool(abs(share - 0.6827) < OFF), text.format("share within 1", share, 0.6827), cause="it is not normal")
     sample = draw_samples()[1]
     given, key = arrays.given(sample), (SEED, EPOCH, 1)
     value = solution.augment(given, solution.worker_generator(*key))
@@ -207,8 +300,11 @@ def noise_is_new_and_normal(solution: Any, arrays: Arrays) -> None:
     "For each position: index = order[position]; augment samples[index] with a new sample_generator of that index.",
 )
 def each_sample_has_its_own_noise(solution: Any, arrays: Arrays) -> None:
-    """An epoch is each sample of the order, augmented by a new generator of its index."""
+    """An epoch is each sample of the order, augmented by a new generator of its index, also when it comes again."""
     check_epoch(solution, arrays, 1, 0, f"{CALL} does not give each sample the noise of its index")
+    what = f"{CALL} does not give a sample that comes again the noise of its index"
+    for num_workers, start in ((1, 0), (2, 0), (2, 1)):
+        check_epoch(solution, arrays, num_workers, start, what, AGAIN)
 
 
 @law(
@@ -233,13 +329,18 @@ def a_resume_delivers_the_rest(solution: Any, arrays: Arrays) -> None:
         check_epoch(solution, arrays, num_workers, start, f"resumed at position {start}, {CALL} is not the rest of it")
 
 
-def check_epoch(solution: Any, arrays: Arrays, num_workers: int, start: int, what: str) -> None:
+def check_epoch(
+    solution: Any, arrays: Arrays, num_workers: int, start: int, what: str, order: list[int] = ORDER
+) -> None:
     """Raise unless the epoch from a position on is made of the samples' own streams."""
-    found = delivered(solution, arrays, num_workers, start)
-    samples, running = draw_samples(), dict[int, Any]()
+    found = delivered(solution, arrays, num_workers, start, order)
+    samples = draw_samples()
 
-    def rebuilt(generator_of: Callable[[int], Any], indices: list[int] = ORDER) -> list[Any]:
-        return [augmented(solution, arrays, samples[indices[p]], generator_of(p)) for p in range(start, len(ORDER))]
+    def rebuilt(generator_of: Callable[[int], Any], indices: list[int] = order) -> list[Any]:
+        running.clear()
+        return [augmented(solution, arrays, samples[indices[p]], generator_of(p)) for p in range(start, len(order))]
+
+    running = dict[int, Any]()
 
     def of_sample(index: int, *, seed: int = SEED, epoch: int = EPOCH) -> Any:
         return solution.sample_generator(seed, epoch, index)
@@ -253,16 +354,18 @@ def check_epoch(solution: Any, arrays: Arrays, num_workers: int, start: int, wha
         return running[number]
 
     choices: dict[str, Callable[[int], Any]] = {
+        "one generator serves the whole epoch": lambda p: kept(-1, lambda _: of_sample(0)),
         "the noise is that of the worker's stream, which depends on num_workers and begins anew in a resume":
             lambda p: kept(p % num_workers, of_worker),
         "the noise is the beginning of the worker's stream, again for every sample":
             lambda p: of_worker(p % num_workers),
-        "one generator serves the whole epoch": lambda p: kept(-1, lambda _: of_sample(0)),
-        "the epoch does not count": lambda p: of_sample(ORDER[p], epoch=0),
-        "the seed does not count": lambda p: of_sample(ORDER[p], seed=0),
+        "one generator is kept for each index: a sample that comes again gets other noise":
+            lambda p: kept(order[p], of_sample),
+        "the epoch does not count": lambda p: of_sample(order[p], epoch=0),
+        "the seed does not count": lambda p: of_sample(order[p], seed=0),
         "the noise belongs to the position, not to the index": of_sample,
         "the noise belongs to the position after the resume, not to the index": lambda p: of_sample(p - start),
-        "the noise is that of the epoch's first samples": lambda p: of_sample(ORDER[p - start]),
+        "the noise is that of the epoch's first samples": lambda p: of_sample(order[p - start]),
         "all samples have the noise of index 0": lambda p: of_sample(0),
     }  # fmt: skip
 
@@ -270,17 +373,18 @@ def check_epoch(solution: Any, arrays: Arrays, num_workers: int, start: int, wha
         for text, generator_of in choices.items():
             if all(map(same_bits, rebuilt(generator_of), found)):
                 return text
-        in_order = all(map(same_bits, rebuilt(of_sample, sorted(ORDER)), found))
+        in_order = all(map(same_bits, rebuilt(of_sample, sorted(order)), found))
         return "the samples come in the order of the data" if in_order else ""
 
-    expected = rebuilt(lambda p: of_sample(ORDER[p]))
+    expected = rebuilt(lambda p: of_sample(order[p]))
     expect_same_bits(what, {"augmented": expected}, {"augmented": found}, cause=cause)
 
 
 STATEMENT = """
 Write worker_generator, sample_generator, augment and augmented_epoch. The first two make a generator (in NumPy a
 np.random.Generator, in PyTorch a torch.Generator) from three ints, each from 0 to 2**32 - 1; worker_id stays below
-1000. Two that differ in any of the three must begin different streams, also when their sums or their digits agree.
+1000. Two that differ in any of the three, in whichever bit, must begin streams that have nothing in common: among the
+first hundred thousand numbers, no 8 in a row of one are 8 in a row of the other. An index may come in order again.
 augment adds standard normal noise to a copy of a sample. augmented_epoch returns what a loader delivers from a position
 on, a list of arrays; a tuple will do as well. Nothing that is given is changed, except that a generator moves on.
 """
@@ -296,7 +400,8 @@ mistake: worker 1 of run 0 is then worker 0 of run 1, and the runs that are aver
 noise. Multiplying by 1000 helps until something counts to 1000. What is made for it is a hash: it mixes its input so
 thoroughly that the outputs of inputs which differ anywhere look unrelated. NumPy's SeedSequence is one, for several
 numbers at once; hashlib has others, for bytes. Python's own hash() of a text is another one in every process.
-A generator can be poorer than its seed: PyTorch's generator on the CPU keeps only the lowest 32 bits of it.
+A generator can be poorer than its seed: PyTorch's generator on the CPU keeps only the lowest 32 bits of it. And pieces
+of one stream, a thousand numbers for each worker, run into each other once a worker draws more.
 
 Streams of workers have two limits. What a sample gets depends on how many workers there are, and on how much its worker
 has drawn before: a resume in the middle of an epoch would have to draw all that again, or save every worker's state.

@@ -47,6 +47,21 @@ MUTANTS = {
     "only a part is written": Mutant(
         HOLDS, "go on with the rest", ((WRITE, WRITE.replace("file.write(data)", "os.write(descriptor, data)")),)
     ),
+    "only a part is written, and it looks complete": Mutant(
+        CRASH,
+        "the system's write took 1000 of 3000 bytes, as it may, and raised nothing: go on with the rest",
+        ((WRITE, WRITE.replace("file.write(data)", "os.write(descriptor, data)")),),
+    ),
+    "only a part is written where the disk is full": Mutant(
+        ERROR,
+        "found 1500 of the 3000 bytes of the new content, and no more; the system's write took 1500 of 3000 bytes",
+        (('os.fdopen(descriptor, "wb")', 'os.fdopen(descriptor, "wb", buffering=0)'),),
+    ),
+    "the new content in the old one's place": Mutant(
+        ERROR,
+        "when fsync of the file fails, the old content must stand, found the new content",
+        (*IN_PLACE, (REMOVE, "        raise\n")),
+    ),
     "the directory of a bare name": Mutant(
         HOLDS, "the directory of a bare name is the current one", ((TARGET, "target = os.fspath(path)"),)
     ),
@@ -133,6 +148,33 @@ MUTANTS = {
         LEFT,
         "a call that worked left .state.bin",
         ((REPLACE, "        shutil.copyfile(temporary, target)\n"), ("import stat\n", "import shutil\nimport stat\n")),
+    ),
+    "the directory stays open when its fsync fails": Mutant(
+        LEFT,
+        "when fsync of the directory fails, a descriptor is left open; os.close is passed over",
+        ((f"    try:\n{DIRECTORY}    finally:\n{CLOSE}", f"{DIRECTORY[4:]}{CLOSE[4:]}"),),
+    ),
+    "the directory stays open when its fsync fails before the replace": Mutant(
+        LEFT,
+        "when fsync of the directory fails, a descriptor is left open",
+        (
+            (
+                REPLACE,
+                "        folder = os.open(directory, os.O_RDONLY)\n        os.fsync(folder)\n        os.close(folder)\n"
+                + REPLACE,
+            ),
+        ),
+    ),
+    "the file stays open when its fsync fails": Mutant(
+        LEFT,
+        "when fsync of the file fails, a descriptor is left open",
+        (
+            (
+                '        with os.fdopen(descriptor, "wb") as file:\n',
+                '        with os.fdopen(os.dup(descriptor), "wb") as file:\n',
+            ),
+            (SYNC, f"{SYNC}            os.close(descriptor)\n"),
+        ),
     ),
     "the directory stays open": Mutant(LEFT, "os.open was called without os.close", ((CLOSE, "        pass\n"),)),
     "mode 0600": Mutant(MODE, "those of a private temporary", ((NEW, NEW.replace("0o666", "0o600")),)),
@@ -274,10 +316,42 @@ def atomic_write(path, data):
     finally:
         os.close(directory)
 """
+SYNCHRONISED_TWICE = """
+import os, secrets, stat
+def synchronise(place):
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+def atomic_write(path, data):
+    place = os.path.dirname(os.path.abspath(path))
+    new = os.path.join(place, secrets.token_hex())
+    with open(new, "xb", buffering=0) as file:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest):]
+            try:
+                os.chmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
+            except FileNotFoundError:
+                pass
+            os.fsync(file)
+            synchronise(place)
+            os.replace(new, path)
+        except BaseException:
+            os.remove(new)
+            raise
+    synchronise(new and place)
+"""
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("text", [PATHS, TEMPFILE, DESCRIPTORS], ids=["pathlib", "tempfile", "descriptors"])
+@pytest.mark.parametrize(
+    "text",
+    [PATHS, TEMPFILE, DESCRIPTORS, SYNCHRONISED_TWICE],
+    ids=["pathlib", "tempfile", "descriptors", "the directory synchronised before the rename, too"],
+)
 def test_differently_written_right_solutions_pass(tmp_path: Path, text: str, framework: str) -> None:
     assert broken(tmp_path, text, framework) == []
 

@@ -20,6 +20,7 @@ from parity_tests.implementations import NO_TORCH
 ONCE, OWN = "epoch-holds-every-sample-once", "epochs-and-seeds-have-orders-of-their-own"
 LEFT, RESUME = "states-are-left-as-they-are", "resume-goes-on-anywhere"
 MANY, SIZE = "any-number-of-resumes-is-none", "batch-size-may-change"
+PROCESSES = "orders-are-the-same-in-every-process"
 INIT = 'return {"n": n, "rng": first_rng(seed), "consumed": 0}'
 READ = '    n, rng, consumed = state["n"], state["rng"], state["consumed"]\n'
 OVER = "        rng, consumed = after, 0\n        order, after = draw_order(n, rng)\n"
@@ -27,6 +28,16 @@ BATCH = "batch = order[consumed : consumed + batch_size]\n"
 NEXT = 'return batch, {"n": n, "rng": rng, "consumed": consumed + len(batch)}'
 SAVE, LOAD = "return json.dumps(state)", "    return state\n"
 DEF = "def init_order("
+
+
+def adding(factor: str) -> tuple[tuple[str, str], ...]:
+    return (
+        (INIT, f'return {{"n": n, "rng": {factor}seed, "consumed": 0}}'),
+        (READ, READ + "    after = rng + 1\n    order, _ = draw_order(n, first_rng(rng))\n"),
+        ("    order, after = draw_order(n, rng)\n    if", "    if"),
+        (OVER, "        rng, consumed = after, 0\n        order, _ = draw_order(n, first_rng(rng))\n"),
+    )
+
 
 MUTANTS = {
     "the last batch is dropped": Mutant(
@@ -39,6 +50,31 @@ MUTANTS = {
         "samples are missed",
         ((BATCH, "batch = order[[(consumed + i) % n for i in range(batch_size)]]\n"),),
         ("numpy",),
+    ),
+    "the generator kept as it is after the draw": Mutant(
+        ONCE, "was kept as it is after its draw, not before", ((NEXT, NEXT.replace('"rng": rng', '"rng": after')),)
+    ),
+    "an order drawn for the size": Mutant(
+        SIZE,
+        "the order depends on the size of the batch",
+        ((BATCH, "batch = (order + batch_size)[consumed : consumed + batch_size] % n\n"),),
+    ),
+    "an order from outside for every batch": Mutant(
+        ONCE,
+        "a variable that outlives a call",
+        (
+            (READ, READ + "    _calls.append(0)\n"),
+            (BATCH, "batch = (order + len(_calls))[consumed : consumed + batch_size] % n\n"),
+            (DEF, "_calls: list[int] = []\n\n\n" + DEF),
+        ),
+    ),
+    "an empty batch at the end of the epoch": Mutant(
+        ONCE,
+        "an empty batch; when the epoch is over, the same call must begin the next one",
+        (
+            ("if consumed == n:", "if consumed > n:"),
+            (NEXT, NEXT.replace("consumed + len(batch)", "consumed + (len(batch) or 1)")),
+        ),
     ),
     "drawn with putting back": Mutant(
         ONCE, "drawn with putting back", ((BATCH, "batch = order[consumed : consumed + batch_size] // 2 * 2\n"),)
@@ -63,8 +99,8 @@ MUTANTS = {
     ),
     "a generator outside the state": Mutant(
         OWN,
-        "which other code moves",
-        ((READ, READ + "    rng = first_rng(int(np.random.randint(1000))) if consumed in (0, n) else rng\n"),),
+        "a global generator",
+        ((READ, READ + "    rng = first_rng(int(np.random.randint(2**31))) if consumed in (0, n) else rng\n"),),
         ("numpy",),
     ),
     "not shuffled": Mutant(
@@ -73,20 +109,42 @@ MUTANTS = {
     "the same order in every epoch": Mutant(
         OWN, "every epoch is drawn from the same state", ((OVER, "        consumed = 0\n"),)
     ),
-    "the seed left out": Mutant(OWN, "the seed was left out", ((INIT, INIT.replace("seed", "0")),)),
-    "the seed and the epoch added": Mutant(
+    "the epoch kept to four bits": Mutant(
         OWN,
-        "the seed and the epoch were added",
+        "orders come back",
         (
-            (INIT, 'return {"n": n, "rng": seed, "consumed": 0}'),
-            (READ, READ + "    after = rng + 1\n    order, _ = draw_order(n, first_rng(rng))\n"),
-            ("    order, after = draw_order(n, rng)\n    if", "    if"),
-            (OVER, "        rng, consumed = after, 0\n        order, _ = draw_order(n, first_rng(rng))\n"),
+            (INIT, 'return {"n": n, "rng": [seed, 0], "consumed": 0}'),
+            (READ, READ + "    after = [rng[0], (rng[1] + 1) % 16]\n"),
+            (
+                "    order, after = draw_order(n, rng)\n    if",
+                "    order, _ = draw_order(n, first_rng(rng[0] * 4096 + rng[1]))\n    if",
+            ),
+            (
+                OVER,
+                OVER.replace("order, after", "order, _").replace("n, rng", "n, first_rng(rng[0] * 4096 + rng[1])"),
+            ),
         ),
     ),
-    "the seed kept to 8 bits": Mutant(
-        OWN, "has the order of epoch 0 of seed", ((INIT, INIT.replace("seed)", "seed & 1)")),)
+    "the order kept in a variable": Mutant(
+        OWN,
+        "a variable that outlives a call",
+        (
+            (
+                BATCH,
+                "order = _kept.setdefault(n, order)\n    " + BATCH,
+            ),
+            (OVER, OVER + "        _kept.pop(n, None)\n"),
+            (DEF, "_kept: dict[int, Any] = {}\n\n\n" + DEF),
+        ),
     ),
+    "the seed left out": Mutant(OWN, "the seed was left out", ((INIT, INIT.replace("seed", "0")),)),
+    "the seed and the epoch added": Mutant(
+        OWN, "make one number, as a sum does: a seed more is 1 epochs on", adding("")
+    ),
+    "a thousand seeds and the epoch added": Mutant(
+        OWN, "make one number, as a sum does: a seed more is 1000 epochs on", adding("1000 * ")
+    ),
+    "the seed kept to 8 bits": Mutant(OWN, "or a part of it", ((INIT, INIT.replace("seed)", "seed & 1)")),)),
     "the state is counted up in place": Mutant(
         LEFT,
         "next_batch changes the state it is given",
@@ -94,6 +152,18 @@ MUTANTS = {
     ),
     "the generator goes on in place": Mutant(
         LEFT, "next_batch changes the state it is given", ((NEXT, 'state["rng"] = after\n    ' + NEXT),)
+    ),
+    "an epoch's generator from outside": Mutant(
+        LEFT,
+        "a global generator",
+        ((OVER, OVER.replace("after, 0", "first_rng(int(np.random.randint(2**31))), 0")),),
+        ("numpy",),
+    ),
+    "the resume draws from outside": Mutant(
+        RESUME,
+        "a global generator",
+        ((LOAD, '    state["rng"] = first_rng(int(np.random.randint(2**31)))\n' + LOAD),),
+        ("numpy",),
     ),
     "the position lost": Mutant(
         RESUME, "the position was lost: the epoch begins again", ((LOAD, '    state["consumed"] = 0\n' + LOAD),)
@@ -116,6 +186,17 @@ MUTANTS = {
         RESUME,
         "saved after its draw, not before",
         ((SAVE, 'return json.dumps(state | {"rng": draw_order(state["n"], state["rng"])[1]})'),),
+    ),
+    "the generator saved as it stands after the draw": Mutant(
+        RESUME,
+        "saved after its draw, not before",
+        (
+            (
+                SAVE,
+                'state = state | {"rng": draw_order(state["n"], state["rng"])[1]} if state["consumed"] else state\n    '
+                + SAVE,
+            ),
+        ),
     ),
     "the generator seeded anew": Mutant(
         RESUME, "the order is another", ((LOAD, '    state["rng"] = first_rng(0)\n' + LOAD),)
@@ -154,8 +235,20 @@ MUTANTS = {
             (NEXT, NEXT.replace("consumed + len(batch)", "-(-consumed // batch_size) + 1")),
         ),
     ),
+    "the generator after the draw, in any size": Mutant(
+        SIZE, "was kept as it is after its draw, not before", ((NEXT, NEXT.replace('"rng": rng', '"rng": after')),)
+    ),
+    "the last sample skipped": Mutant(
+        SIZE, "another also in batches of", (("if consumed == n:", "if consumed >= n - 1 and n > 1:"),)
+    ),
+    "a resume that loses the position": Mutant(
+        SIZE, "another also after a resume with the same size", ((LOAD, '    state["consumed"] = 0\n' + LOAD),)
+    ),
+    "a seed from the hash of a text": Mutant(
+        PROCESSES, "another process gives another result", ((INIT, INIT.replace("(seed)", "(abs(hash(str(seed))))")),)
+    ),
     "the first batch size for ever": Mutant(
-        SIZE, "the position counts batches", ((NEXT, NEXT.replace("consumed + len(batch)", "min(n, consumed + 4)")),)
+        SIZE, "in batches of 3 throughout", ((NEXT, NEXT.replace("consumed + len(batch)", "min(n, consumed + 4)")),)
     ),
 }
 
@@ -254,7 +347,7 @@ RANDPERM = """
 import json
 import torch
 def init_order(n, seed):
-    words = torch.randint(2**31, (1000,), generator=torch.Generator().manual_seed(seed)).tolist()
+    words = torch.randint(2**31, (2000,), generator=torch.Generator().manual_seed(seed)).tolist()
     return {"n": n, "words": words, "epoch": 0, "at": 0}
 def next_batch(state, batch_size):
     state = dict(state)

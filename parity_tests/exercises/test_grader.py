@@ -20,6 +20,7 @@ from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader
 from numpy_ref.exercises.exercise import Loss, expect_same_bits, expect_within
 from numpy_ref.exercises.grader import Report, grade, grade_against
+from numpy_ref.exercises.learner import Learner
 from numpy_ref.exercises.runner import decoded, encoded
 from numpy_ref.exercises.source import exercise_of, framework_of, read_solution, reference_text, stub_text
 from parity_tests.commands import ROOT, strict_json
@@ -102,8 +103,10 @@ def test_a_hostile_file_gets_one_line_and_does_not_take_the_grader_down(tmp_path
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
-def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path) -> None:
-    code = f"""child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+@pytest.mark.parametrize("session", [False, True], ids=["in its session", "in a session of its own"])
+def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path, session: bool) -> None:
+    sleep = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    code = f"""child = subprocess.Popen({sleep}, start_new_session={session})
     open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))"""
     assert line_of(tmp_path, saving(code, first=IMPORTS)) == ""
     pid = int((tmp_path / "pid").read_text())
@@ -136,6 +139,82 @@ def test_a_file_that_cannot_be_imported_gets_one_line(tmp_path: Path, code: str,
     line = line_of(tmp_path, f"{code}\n{reference('resume', 'numpy')}", limit=0.5)
     assert said in line
     assert line.count("\n") == 0
+
+
+FORGERY = """
+def forge(answer):
+    frame = sys._getframe()
+    while frame is not None:
+        if "finish" in frame.f_locals:
+            frame.f_locals["finish"](answer)
+        frame = frame.f_back
+"""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"holds": 1},
+        {"holds": True, "value": 3},
+        {"loss": None},
+        {"loss": {"what": 5}},
+        {"loss": {"what": "x", "expected": [1]}},
+        {"loss": {"what": "x", "step": "first"}},
+        {"fault": 3},
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_no_verdict_is_one_loss(tmp_path: Path, answer: dict[str, Any]) -> None:
+    text = saving(f"forge({answer})", first=IMPORTS + FORGERY)
+    assert line_of(tmp_path, text) == (
+        "checkpoint-holds-everything: resume.py: meddles with the process that grades it: its answer is no verdict; "
+    )
+
+
+@pytest.mark.parametrize("value", [None, [], "holds", {}, {"law": "other", "holds": True}, {"law": "law"}], ids=str)
+def test_only_a_verdict_on_the_law_is_an_answer(value: Any) -> None:
+    assert not grader._is_answer(value, "law")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"holds": True},
+        {"holds": True, "value": encoded({"a": np.zeros(2)})},
+        {"loss": Loss("x", "y", 1, 0.5, "z").as_dict()},
+        {"fault": "x"},
+    ],
+)
+def test_every_verdict_is_an_answer(value: dict[str, Any]) -> None:
+    assert grader._is_answer(value | {"law": "law"}, "law")
+
+
+def test_processes_hash_in_their_own_ways_and_a_law_for_two_is_held_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    path, seen = tmp_path / "resume.py", tmp_path / "seen"
+    seen.mkdir()
+    path.write_text(f"open({str(seen)!r} + f'/{{hash(chr(97))}}', 'x').close()\n" + reference("resume", "numpy"))
+    law = replace(RESUME.laws[0], processes=2)
+    report = grade(path, replace(RESUME, laws=(law, RESUME.laws[1])), in_process=False)
+    assert told(report) == []
+    assert [outcome.law for outcome in report.outcomes] == [law.name for law in RESUME.laws[:2]]
+    assert len(list(seen.iterdir())) == 3
+
+
+def test_a_law_for_several_processes_holds_if_each_passes_and_all_return_the_same() -> None:
+    same, other = ({"holds": True, "value": encoded({"a": [np.array([x]), 3]}), "printed": ""} for x in (0.0, -0.0))
+    lost = {"loss": Loss("x").as_dict()}
+    assert grader._joined([same]) == same
+    assert grader._joined([same, dict(same)]) == same
+    assert grader._joined([same, lost]) == lost
+    assert grader._joined([lost, same]) == lost
+    loss = Loss(**grader._joined([same, same, other])["loss"])
+    assert str(loss).startswith("another process gives another result: a[0][0]: expected 0.0, found -0.0")
+    assert "hash() of a text" in loss.cause
+    assert "loss" in grader._joined([same, {"holds": True}])
 
 
 HARMLESS = """
@@ -198,7 +277,52 @@ def test_once_a_law_did_not_end_those_begun_later_get_less_time(
     report = grade(path, RESUME, limit=1.0, in_process=False)
     assert time.monotonic() - begun < 10
     assert "did not end within 0.25 s" in told(report)[-1]
-    assert sum("did not end" in line for line in told(report)) == 6  # of eight laws, those that save
+    assert sum("did not end" in line for line in told(report)) >= 6  # of eight laws, those that save
+
+
+# Files in which this project's own code does the work.
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from numpy_ref.exercises.solutions.resume import *", "fault: resume.py:1: imports numpy_ref; a solution"),
+        ("if False:\n    import os, torch_port.train as t", "fault: resume.py:2: imports torch_port; a solution"),
+        ("import importlib; importlib.import_module('numpy_ref.train')", "ImportError: numpy_ref: a solution"),
+        ("__import__('numpy_' + 'ref')", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution"),
+        ("import helper", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution must not use this"),
+    ],
+)
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_solution_does_not_import_this_project(tmp_path: Path, code: str, said: str, in_process: bool) -> None:
+    (tmp_path / "helper.py").write_text("from numpy_ref.exercises.solutions import resume")
+    (tmp_path / "resume.py").write_text(f"{code}\n{reference('resume', 'numpy')}")
+    (line,) = told(grade(tmp_path / "resume.py", ONE_LAW, in_process=in_process))
+    assert said in line
+    sys.modules.pop("helper", None)
+    __import__("numpy_ref.train")  # as ever
+
+
+def test_a_call_does_not_import_this_project_either(tmp_path: Path) -> None:
+    text = saving("__import__('numpy_' + 'ref.exercises.solutions.resume')")
+    assert "save_checkpoint raised ImportError: numpy_ref: a solution must not" in line_of(tmp_path, text)
+
+
+def test_modules_that_a_solution_removes_are_put_back(tmp_path: Path) -> None:
+    loaded = dict(sys.modules)
+    assert told(graded(tmp_path, "resume", saving("sys.modules.clear()", first=IMPORTS))) == []
+    assert {name for name, module in loaded.items() if sys.modules.get(name) is not module} <= {"solution_resume"}
+
+
+def test_of_two_definitions_the_last_counts(tmp_path: Path) -> None:
+    stub, solution = stub_text(RESUME, "numpy"), reference("resume", "numpy")
+    rest = solution.partition('"""\n\n')[2].replace("from __future__", "#")
+    for whole in (f"{stub}\n{rest}", f"{stub}\nif True:\n    from right import *"):
+        (tmp_path / "right.py").write_text(solution)
+        assert told(graded(tmp_path, "resume", whole)) == []
+    (line,) = told(graded(tmp_path, "resume", f"{solution}\n\n{stub}"))
+    number = len(solution.splitlines()) + 2 + int(line_number(stub, "def save_checkpoint"))
+    assert line == f"fault: resume.py: nothing is written yet; begin with save_checkpoint (line {number})"
 
 
 # Files that are malformed. Each gets one line, with the place.
@@ -225,6 +349,16 @@ def test_a_malformed_file_gets_one_line(tmp_path: Path, name: str) -> None:
     assert len(line) == 1
     assert said in line[0]
     assert len(line[0]) < 300
+
+
+def test_what_is_no_text_gets_one_line_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "resume.py"
+    path.write_bytes(reference("resume", "numpy").encode() + b"# \xff\n")
+    number = len(path.read_bytes().splitlines())
+    line = f"resume.py:{number}: not Python: bytes that are not utf-8; save it as UTF-8"
+    assert grade(path, RESUME).fault == line
+    path.write_bytes(b"# coding: latin-1\n" + path.read_bytes())
+    assert grade(path, RESUME, in_process=True).holds
 
 
 def test_what_is_no_file_gets_one_line(tmp_path: Path) -> None:
@@ -271,11 +405,11 @@ def test_other_names_defaults_and_rests_of_arguments_are_no_fault(tmp_path: Path
         ("params, m_list, v_list", "it returned 3 values"),
         ("params, m_list, v_list, float(t)", "t must be an int, found float"),
         ("params, m_list, v_list, True", "t must be an int, found bool True"),
-        ("params[:1], m_list, v_list, t", "params must hold 3 arrays of the parameters' shapes; found 1"),
+        ("params[:1], m_list, v_list, t", "arrays of the parameters' shapes; found 1"),
         ("[p.ravel() for p in params], m_list, v_list, t", "params[1] must have the shape (2, 4), found an array of"),
-        ("params, [1, 2, 3], v_list, t", "m_list[0] must have the shape (3,), found int 1"),
-        ("params, ['a', None, b''], v_list, t", "m_list[0] must have the shape (3,), found str a"),
-        ("params, [object()] * 3, v_list, t", "train_n_steps must return NumPy arrays and plain numbers: m_list[0]"),
+        ("params, [1] * len(m_list), v_list, t", "m_list[0] must have the shape (3,), found int 1"),
+        ("params, ['a'] * len(m_list), v_list, t", "m_list[0] must have the shape (3,), found str a"),
+        ("params, [object()] * len(m_list), v_list, t", "must return NumPy arrays and plain numbers: m_list[0]"),
         ("params, [m.astype(object) for m in m_list], v_list, t", "must return NumPy arrays"),
         ("params, m_list, [v * np.nan for v in v_list], t", "a value that is not finite: v_list[0]: expected finite"),
         ("zip(params), m_list, v_list, t", "must return NumPy arrays and plain numbers"),
@@ -301,6 +435,24 @@ def test_an_object_that_answers_nothing_gets_one_line(tmp_path: Path) -> None:
         (("    return params, m_list, v_list, t\n", "    x = []\n    x.append(x)\n    return x, x, x, t\n"),),
     )
     assert any("RecursionError" in line for line in told(graded(tmp_path, "resume", text)))
+
+
+def test_what_a_law_cannot_read_is_told_with_its_place_and_kind(tmp_path: Path) -> None:
+    def trips(solution: Any, arrays: Any) -> None:
+        solution.save_checkpoint([], [], [], 1)["params"].dtype  # noqa: B018 - a list has none
+
+    path = tmp_path / "resume.py"
+    path.write_text(reference("resume", "numpy"))
+    learner = Learner(path, RESUME)
+    assert str(learner.unreadable(ValueError("x"))) == "resume.py: the law could not begin"
+    with pytest.raises(AttributeError) as caught:
+        trips(learner, None)
+    loss = learner.unreadable(caught.value)
+    assert str(loss) == (
+        f"resume.py:{line_number(path.read_text(), 'def save_checkpoint')}: what came back cannot be read; "
+        "save_checkpoint was called last: result: expected dict[str, Any], found a dict of 4 entries"
+    )
+    assert loss.cause == "reading it raised AttributeError: 'list' object has no attribute 'dtype'"
 
 
 def test_an_exception_is_told_with_its_place_and_a_function_not_yet_written_too(tmp_path: Path) -> None:
@@ -573,8 +725,37 @@ def test_json_is_one_value_with_every_law_what_was_lost_and_the_hints(verb: Any,
     assert (first["lost"]["where"], first["lost"]["found"]) == ("params[0][0]", "inf")
     (tmp_path / "resume.py").write_text("def f(:")
     status, out, _ = verb("grade", "resume.py", "--json")
-    assert (status, strict_json(out)["error"]) == (1, "resume.py:1: not Python: invalid syntax")
+    value = strict_json(out)
+    assert (status, value["error"]) == (1, "resume.py:1: not Python: invalid syntax")
+    assert (value["file"], value["exercise"], value["laws"]) == (str(tmp_path / "resume.py"), "resume", [])
+    (tmp_path / "mine.py").write_text("# exercise: momentum, in: torch\n(")
+    value = strict_json(verb("grade", "mine.py", "--json").out)
+    assert (value["exercise"], value["framework"]) == ("momentum", "torch")
+    assert strict_json(verb("grade", "mine.py", "--json", "--exercise", "resume").out)["exercise"] == "resume"
     assert [row["name"] for row in strict_json(verb("exercises", "--json").out)] == list(EXERCISES)
+
+
+@pytest.mark.parametrize("text", ["def f(:", "1 / 0", "import numpy_ref", ""])
+def test_why_a_file_cannot_be_graded_is_on_standard_output_whatever_it_is(verb: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "resume.py").write_text(text)
+    status, out, err = verb("grade", "resume.py")
+    assert (status, err) == (1, "")
+    assert out.splitlines()[-1].startswith("cannot be graded: resume.py")
+
+
+def test_start_says_at_once_what_grading_will_lack(verb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    status, out, err = verb("exercises", "start", "resume", "--torch")
+    assert status == 0
+    assert err == "grading it needs PyTorch, which is not installed here\n"
+    assert "fill in save_checkpoint" in out
+
+
+@pytest.mark.parametrize("name", ["numpy.py", "torch.py", "json.py"])
+def test_start_makes_no_file_that_hides_a_library(verb: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="finds it and not the library"):
+        verb("exercises", "start", "resume", "--out", name)
+    assert not (tmp_path / name).exists()
 
 
 def test_a_file_that_is_not_there_is_a_matter_of_usage(verb: Any, tmp_path: Path) -> None:
@@ -600,9 +781,9 @@ def test_two_solutions_are_compared_on_the_same_inputs(verb: Any, tmp_path: Path
     assert "differs in step 1/params[0]" in out
     assert strict_json(verb("grade", "a.py", "--against", "b.py", "--json").out)["holds"] is False
     (tmp_path / "b.py").write_text(saving("1 / 0"))
-    status, _, err = verb("grade", "a.py", "--against", "b.py")
+    status, out, _ = verb("grade", "a.py", "--against", "b.py")
     assert status == 1
-    assert "save_checkpoint raised ZeroDivisionError" in err
+    assert "save_checkpoint raised ZeroDivisionError" in out
 
 
 def test_a_framework_that_is_missing_is_an_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

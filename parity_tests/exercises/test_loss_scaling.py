@@ -60,13 +60,75 @@ MUTANTS = {
     "loss divided": Mutant(PRODUCT, "divided by the scale", scales("return loss / scale")),
     "scale added": Mutant(PRODUCT, "the scale was added", scales("return loss + scale")),
     "scaled loss in float16": Mutant(
-        PRODUCT, "became infinite in float16", scales("return np.float16(loss * scale)"), ("numpy",)
+        PRODUCT,
+        "it was converted to float16, which ends at 65504",
+        scales("return np.float16(loss * scale)"),
+        ("numpy",),
     ),
     "loss in float16": Mutant(
-        PRODUCT, "it was rounded to float16", scales("return np.float32(np.float16(loss)) * scale"), ("numpy",)
+        PRODUCT, "the loss was rounded to float16", scales("return np.float64(np.float16(loss)) * scale"), ("numpy",)
+    ),
+    "loss and scale in float16": Mutant(
+        PRODUCT,
+        "loss and scale were converted to float16",
+        scales("return np.float16(loss) * np.float16(scale)"),
+        ("numpy",),
+    ),
+    "whole part of the scale": Mutant(
+        PRODUCT, "the scale was cut to a whole number", scales("return loss * int(scale)")
+    ),
+    "a power of two for the scale": Mutant(
+        PRODUCT,
+        "the scale was taken for a power of two",
+        scales("import math\n    return loss * 2.0 ** round(math.log2(scale))"),
+    ),
+    "scale rounded to float32": Mutant(
+        PRODUCT,
+        "the scale was rounded to float32, also where the loss is float64",
+        scales("return loss * float(np.float32(scale))"),
+        ("numpy",),
+    ),
+    "scale in a tensor of float32": Mutant(
+        PRODUCT,
+        "the scale was rounded to float32, also where the loss is float64",
+        scales("return loss * torch.tensor(scale).item()"),
+        ("torch",),
+    ),
+    "product rounded to float32": Mutant(
+        PRODUCT, "the product was rounded to float32", scales("return float(np.float32(loss * scale))"), ("numpy",)
+    ),
+    "loss of float64 in float32": Mutant(
+        PRODUCT,
+        "a loss of float64 was rounded to float32",
+        scales(
+            "if getattr(loss, 'dtype', None) != np.float64:\n        return loss * scale\n"
+            "    return (loss.astype(np.float32) * scale).astype(np.float64)"
+        ),
+    ),
+    "an array for a float": Mutant(
+        PRODUCT,
+        "scale_loss was given a float; it returned an array",
+        scales("return np.asarray(loss * scale)"),
+        ("numpy",),
+    ),
+    "a tensor for a float": Mutant(
+        PRODUCT,
+        "scale_loss was given a float; it returned an array",
+        scales("return loss * torch.tensor(scale, dtype=getattr(loss, 'dtype', torch.float64))"),
+        ("torch",),
+    ),
+    "a float for an array": Mutant(
+        PRODUCT,
+        "scale_loss was given an array without axes of float32; it returned float",
+        scales("return float(loss) * scale"),
+    ),
+    "float64 for float32": Mutant(
+        PRODUCT,
+        "the type of the loss was changed",
+        scales("return loss * scale if isinstance(loss, float) else loss.astype(np.float64) * scale"),
     ),
     "a tensor in float16": Mutant(
-        PRODUCT, "became infinite in float16", scales("return torch.as_tensor(loss * scale).half()"), ("torch",)
+        PRODUCT, "it was converted to float16", scales("return torch.as_tensor(loss * scale).half()"), ("torch",)
     ),
     "loss is a vector": Mutant(
         PRODUCT, "must return a number, or an array without axes", scales("return np.ones(1) * loss * scale")
@@ -77,7 +139,7 @@ MUTANTS = {
     "the scale reaches the number, not the derivative": Mutant(
         PRODUCT,
         "has not the scale for its derivative",
-        scales("return loss + (loss * (scale - 1)).detach() if torch.is_tensor(loss) else loss * scale"),
+        scales("return (loss * scale).detach() + 0 * loss if torch.is_tensor(loss) else loss * scale"),
         ("torch",),
     ),
     "multiplies": Mutant(DIVIDED, "they were multiplied by the scale", divides("(wide * scale)")),
@@ -91,6 +153,35 @@ MUTANTS = {
     ),
     "scale in the gradient's type": Mutant(
         DIVIDED, "the scale became infinite in float16", divides("(g / torch.tensor(scale, dtype=g.dtype))"), ("torch",)
+    ),
+    "inverse in the gradient's type": Mutant(
+        DIVIDED,
+        "the inverse of the scale was rounded to the gradients' type",
+        divides("(g * g.dtype.type(1 / scale))"),
+        ("numpy",),
+    ),
+    "inverse in the tensor's type": Mutant(
+        DIVIDED,
+        "the inverse of the scale was rounded to the gradients' type",
+        divides("(g * (torch.ones((), dtype=g.dtype) / scale))"),
+        ("torch",),
+    ),
+    "float64 by way of float32": Mutant(
+        DIVIDED,
+        "gradients of float64 were rounded to float32 on the way",
+        divides("(wide.astype(np.float32) / scale)"),
+    ),
+    "zero for everything": Mutant(DIVIDED, "every quotient is 0", divides("(wide * 0)")),
+    "subnormal quotients become 0": Mutant(
+        DIVIDED,
+        "quotients below 2**-14, the smallest normal number of float16, became 0",
+        divides("np.where(abs(wide / scale) < 2.0**-14, 0 * wide, wide / scale)"),
+    ),
+    "a scale below 1 is taken for 1": Mutant(
+        DIVIDED, "a scale below 1 was taken for 1", divides("(wide / max(scale, 1.0))")
+    ),
+    "scale cut to a whole number, also to 0": Mutant(
+        DIVIDED, "the scale was cut to a whole number", divides("(wide / int(scale))")
     ),
     "something small added to the scale": Mutant(
         DIVIDED, "the gradients are not divided by it", divides("(wide / (scale + 1e-8))")
@@ -109,6 +200,17 @@ MUTANTS = {
         "the inverse of the scale was rounded to float16",
         divides("(wide * float(np.float16(1 / scale)))"),
         ("numpy",),
+    ),
+    "inverse too short in the gradient's type": Mutant(
+        ANY_SCALE,
+        "the inverse of the scale was rounded to the gradients' type",
+        divides("(g * g.dtype.type(1 / scale))"),
+        ("numpy",),
+    ),
+    "scale rounded to the nearest power of two": Mutant(
+        ANY_SCALE,
+        "the scale was taken for a power of two",
+        divides("(wide / 2.0 ** round(__import__('math').log2(scale)))"),
     ),
     "inverse rounded to six places": Mutant(
         ANY_SCALE, "the gradients are not divided by it", divides("(wide * round(1 / scale, 6))")
@@ -215,6 +317,18 @@ MUTANTS = {
     ),
     "sum tested": Mutant(FINITE, "the values are added up", looks("np.isfinite(g)", "np.isfinite(g.sum())")),
     "squares tested": Mutant(FINITE, "the values are squared", looks("np.isfinite(g)", "np.isfinite((g * g).sum())")),
+    "squares tested in float32": Mutant(
+        FINITE, "the values are squared", looks("np.isfinite(g)", "np.isfinite((g.astype(np.float32) ** 2).sum())")
+    ),
+    "norm tested": Mutant(
+        FINITE, "the values are squared", looks("np.isfinite(g)", "np.isfinite((g.astype(np.float64) ** 2).sum())")
+    ),
+    "sum tested in float64": Mutant(
+        FINITE, "the values are added up", looks("np.isfinite(g)", "np.isfinite(g.astype(np.float64).sum())")
+    ),
+    "converted to float32": Mutant(
+        FINITE, "the values are converted to float32", looks("np.isfinite(g)", "np.isfinite(g.astype(np.float32))")
+    ),
     "converted to float16": Mutant(
         FINITE, "the values are converted to float16", looks("np.isfinite(g)", "np.isfinite(g.astype(np.float16))")
     ),
@@ -315,7 +429,7 @@ def has_inf_or_nan(gradients):
 STOCK = """
 import torch
 def scale_loss(loss, scale):
-    return loss * torch.full((), scale) if isinstance(loss, torch.Tensor) else loss * scale
+    return loss * torch.full((), scale, dtype=loss.dtype) if isinstance(loss, torch.Tensor) else loss * scale
 def unscale_gradients(gradients, scale):
     copies = [g.clone() for g in gradients]
     if copies:

@@ -79,6 +79,29 @@ MUTANTS = {
         "the activations were counted in the parameters' width",
         (('kept * widths["activation"]', 'kept * widths["parameter"]'),),
     ),
+    "equal shapes counted once": Mutant(
+        CLASSES,
+        "shapes that occur twice were counted once, in param_shapes and activation_shapes: each is an array of its own",
+        tuple(
+            (f"count_elements, {name}_shapes)", f"count_elements, set(map(tuple, {name}_shapes)))")
+            for name in ("param", "frozen", "activation")
+        ),
+    ),
+    "equal shapes of parameters counted once": Mutant(
+        MOMENTS,
+        "counted once, in param_shapes",
+        (("elements, param_shapes)", "elements, set(map(tuple, param_shapes)))"),),
+    ),
+    "equal shapes of activations counted once": Mutant(
+        CLASSES,
+        "counted once, in activation_shapes",
+        (("elements, activation_shapes)", "elements, set(map(tuple, activation_shapes)))"),),
+    ),
+    "equal shapes of frozen parameters counted once": Mutant(
+        FROZEN,
+        "counted once, in frozen_shapes",
+        (("elements, frozen_shapes)", "elements, set(map(tuple, frozen_shapes)))"),),
+    ),
     "gradients in the parameters' width": Mutant(
         CLASSES,
         "the gradients were counted in the parameters' width",
@@ -135,6 +158,11 @@ MUTANTS = {
     ),
     "frozen parameters forgotten": Mutant(
         FROZEN, "the frozen parameters were forgotten", (("(trained + frozen) *", "trained *"),)
+    ),
+    "no activations where no parameter is trained": Mutant(
+        FROZEN,
+        "with all parameters frozen, a class has not its bytes: activations: expected 280, found 0",
+        (('kept * widths["activation"]', 'kept * bool(param_shapes) * widths["activation"]'),),
     ),
     "gradients of frozen parameters": Mutant(
         FROZEN,
@@ -287,7 +315,7 @@ def test_the_references_agree_with_each_other_and_a_mutant_with_neither(tmp_path
         sides.append((path, framework))
     wrong = tmp_path / "wrong.py"
     wrong.write_text(mutated(NAME, "numpy", MUTANTS["master copy forgotten"].changes))
-    assert grade_against(*sides, exercise, in_process=True).holds
+    assert grade_against(sides[0], sides[1], exercise, in_process=True).holds
     for side in sides:
         verdict = grade_against(side, (wrong, "numpy"), exercise, in_process=True)
         assert (verdict.holds, verdict.leaf) == (False, "case 1/optimizer")

@@ -49,6 +49,25 @@ MUTANTS = {
     "dampening left out": Mutant(
         STEP, "the dampening was left out", ((BUFFER, BUFFER.replace("(1 - dampening) * ", "")),)
     ),
+    "a buffer of zeros taken for none": Mutant(
+        STEP,
+        "a buffer of zeros was taken for none",
+        ((BUFFER, BUFFER.replace("is None", "is None or not buffer.any()")),),
+    ),
+    "the first buffer in float64": Mutant(
+        STEP,
+        "sgd_step changed the type of an array: param: expected float32, found float64",
+        ((BUFFER, BUFFER.replace("grad.copy()", "grad.astype(np.float64)")),),
+        ("numpy",),  # in torch, .to is the same tensor where the type is the same: another fault
+    ),
+    "every buffer in float64": Mutant(
+        STEP, "sgd_step changed the type of an array: buffer", ((PARAM, PARAM + ".astype(np.float64)"),)
+    ),
+    "the parameter rounded to float32": Mutant(
+        STEP,
+        "sgd_step is not SGD (momentum 0.8, dampening 0.5, nesterov False): param",
+        ((PARAM, PARAM.replace("param - lr * direction", "(param - lr * direction).astype(np.float32)")),),
+    ),
     "dampening for momentum": Mutant(
         STEP, "sgd_step is not SGD", ((BUFFER, BUFFER.replace("momentum * b", "dampening * b")),)
     ),
@@ -89,6 +108,26 @@ MUTANTS = {
         "a gradient of None was taken for zeros",
         ((IF, "            grad = params[i] * 0 if grad is None else grad\n" + IF),),
     ),
+    "a gradient of zeros is missing": Mutant(
+        TRAIN,
+        "a gradient of zeros was taken for None",
+        ((IF, IF.replace("is not None", "is not None and grad.any()")),),
+    ),
+    "a buffer of zeros given up": Mutant(
+        TRAIN,
+        "a buffer of zeros was taken for none",
+        ((IF, "            buffers[i] = buffers[i] if buffers[i] is None or buffers[i].any() else None\n" + IF),),
+    ),
+    "training widens": Mutant(
+        TRAIN,
+        "train_n_steps changed the type of an array: params[0]: expected float32, found float64",
+        ((NEW_LISTS, "params, buffers = [p.astype(np.float64) for p in params], list(buffers)"),),
+    ),
+    "arrays without axes become vectors": Mutant(
+        TRAIN,
+        "params[2] must have the shape ()",
+        ((NEW_LISTS, "params, buffers = [np.atleast_1d(p) for p in params], list(buffers)"),),
+    ),
     "a missing gradient ends the step": Mutant(
         TRAIN, "train_n_steps is not SGD", ((IF, "            if grad is None:\n                break\n" + IF),)
     ),
@@ -114,13 +153,27 @@ MUTANTS = {
     "a buffer of zeros saved as none": Mutant(
         HOLDS, '"no buffer yet" was not kept', ((SAVE_B, '"buffers": [None for b in buffers]'),)
     ),
+    "a buffer of zeros saved as no buffer": Mutant(
+        HOLDS,
+        '"no buffer yet" was not kept',
+        ((SAVE_B, '"buffers": [b.copy() if b is not None and b.any() else None for b in buffers]'),),
+    ),
+    "whole checkpoint in float64": Mutant(
+        HOLDS, "the same, but in another type", ((SAVE_P, '"params": [p.astype(np.float64) for p in params]'),)
+    ),
+    "arrays saved as lists": Mutant(
+        HOLDS, "what was an array must be one", ((SAVE_P, '"params": [p.tolist() for p in params]'),)
+    ),
+    "buffers saved as zeros": Mutant(
+        HOLDS, "the buffers were lost", ((SAVE_B, '"buffers": [b if b is None else b * 0 for b in buffers]'),)
+    ),
     "missing buffers dropped": Mutant(
-        HOLDS, "only 1 of 3 buffers were saved", ((SAVE_B, '"buffers": [b.copy() for b in buffers if b is not None]'),)
+        HOLDS, "only 1 of 4 buffers were saved", ((SAVE_B, '"buffers": [b.copy() for b in buffers if b is not None]'),)
     ),
     "whole checkpoint rounded to float32": Mutant(
         HOLDS, "the values were rounded", ((SAVE_P, '"params": [p.astype(np.float32) for p in params]'),)
     ),
-    "second and later arrays dropped": Mutant(HOLDS, "only 1 of 3 params were saved", ((SAVE_P, SAVE_P + "[:1]"),)),
+    "second and later arrays dropped": Mutant(HOLDS, "only 1 of 4 params were saved", ((SAVE_P, SAVE_P + "[:1]"),)),
     "buffers kept by reference": Mutant(
         APART, "buffers of the checkpoint share memory", ((SAVE_B, '"buffers": list(buffers)'),)
     ),
@@ -128,7 +181,7 @@ MUTANTS = {
         APART, "buffers of the checkpoint are the caller's own lists", ((SAVE_B, '"buffers": buffers'),)
     ),
     "views of the weights kept": Mutant(
-        APART, "params of the checkpoint share memory", ((SAVE_P, '"params": [p[:] for p in params]'),)
+        APART, "params of the checkpoint share memory", ((SAVE_P, '"params": [p[...] for p in params]'),)
     ),
     "the caller's lists are filled": Mutant(ARGUMENTS, "train_n_steps writes into params", ((NEW_LISTS, "pass"),)),
     "the caller's list of buffers is filled": Mutant(
@@ -155,6 +208,16 @@ MUTANTS = {
         "the buffers were lost: the first gradient became",
         passing('saved["buffers"]', '[None for b in saved["buffers"]]'),
     ),
+    "buffers of zeros given up in the resume": Mutant(
+        RESUME,
+        "a buffer of zeros was taken for none",
+        passing('saved["buffers"]', '[b if b is None or b.any() else None for b in saved["buffers"]]'),
+    ),
+    "the resume widens": Mutant(
+        RESUME,
+        "resume_from_full_checkpoint changed the type of an array: params[0]: expected float32, found float64",
+        passing('saved["params"]', '[p.astype(np.float64) for p in saved["params"]]'),
+    ),
     "buffers zeroed": Mutant(
         RESUME,
         "zeros stood in their place",
@@ -177,6 +240,11 @@ MUTANTS = {
     ),
     "weights only without settings": Mutant(
         ANEW, "no setting was passed on", ((ANEW_PASSED, "copies, nothing, grads_sequence, lr\n"),)
+    ),
+    "weights only in float64": Mutant(
+        ANEW,
+        "resume_from_weights_only changed the type of an array",
+        (("copies = [p.copy()", "copies = [p.astype(np.float64)"),),
     ),
     "weights only shifted by a constant": Mutant(
         ANEW, "not a new run", (("copies = [p.copy()", "copies = [p + 1e-3"),)
@@ -240,10 +308,13 @@ def resume_from_weights_only(params, grads_sequence, lr, **settings):
 TUPLES = """
 import numpy as np
 def new(arrays):
-    return tuple(a if a is None else np.array(a, dtype=np.float64) for a in arrays)
+    return tuple(a if a is None else np.array(a) for a in arrays)
 def sgd_step(p, g, b, lr, *, momentum=0.9, dampening=0.0, nesterov=False):
+    kind = p.dtype
+    p, g, b = (a if a is None else np.array(a, dtype=np.float64) for a in (p, g, b))
     b = momentum * b + (1 - dampening) * g if b is not None else 1.0 * g
-    return p - lr * (g + momentum * b) if nesterov else p - lr * b, b
+    p = p - lr * (g + momentum * b) if nesterov else p - lr * b
+    return np.asarray(p, dtype=kind), np.asarray(b, dtype=kind)
 def save_checkpoint(params, buffers):
     return {"params": new(params), "buffers": new(buffers)}
 def train_n_steps(params, buffers, grads_sequence, lr, **settings):

@@ -50,7 +50,7 @@ MUTANTS = {
         "params and m_list and v_list of the checkpoint share memory",
         ((SAVE_P, "list(params),"), (SAVE_M, "list(m_list),"), (SAVE_V, "list(v_list),")),
     ),
-    "view kept": Mutant(APART, "params of the checkpoint share memory", ((SAVE_P, "[p[:] for p in params],"),)),
+    "view kept": Mutant(APART, "params of the checkpoint share memory", ((SAVE_P, "[p[...] for p in params],"),)),
     "reshaped view kept": Mutant(
         APART, "v_list of the checkpoint share memory", ((SAVE_V, "[v.reshape(v.shape) for v in v_list],"),)
     ),
@@ -59,12 +59,30 @@ MUTANTS = {
         "the values were rounded to float32",
         tuple((old, old.replace(".copy()", ".astype(np.float32)")) for old in (SAVE_P, SAVE_M, SAVE_V)),
     ),
+    "whole checkpoint in float64": Mutant(
+        HOLDS,
+        "the values are the same, but float32 became float64",
+        tuple((old, old.replace(".copy()", ".astype(np.float64)")) for old in (SAVE_P, SAVE_M, SAVE_V)),
+    ),
+    "arrays saved as lists": Mutant(
+        HOLDS, "what was an array must be one", ((SAVE_P, SAVE_P.replace(".copy()", ".tolist()")),)
+    ),
+    "arrays saved flat": Mutant(HOLDS, "shapes are kept", ((SAVE_P, SAVE_P.replace("p.copy()", "p.reshape(-1)")),)),
+    "values saved as they lie in memory": Mutant(
+        HOLDS,
+        "is transposed in memory",
+        ((SAVE_M, SAVE_M.replace("m.copy()", 'm.ravel(order="K").copy().reshape(m.shape)')),),
+        ("numpy",),
+    ),
+    "arrays without elements left out": Mutant(
+        HOLDS, "only 3 of 4 arrays were saved", ((SAVE_P, SAVE_P.replace("],", " if 0 not in p.shape],")),)
+    ),
     "second and later arrays dropped": Mutant(
         HOLDS,
-        "only 1 of 3 arrays were saved",
+        "only 1 of 4 arrays were saved",
         tuple((old, old.replace("],", "][:1],")) for old in (SAVE_P, SAVE_M, SAVE_V)),
     ),
-    "last moment dropped": Mutant(HOLDS, "only 2 of 3 arrays were saved", ((SAVE_M, SAVE_M.replace("],", "][:-1],")),)),
+    "last moment dropped": Mutant(HOLDS, "only 3 of 4 arrays were saved", ((SAVE_M, SAVE_M.replace("],", "][:-1],")),)),
     "moments saved as zeros": Mutant(HOLDS, "zeros were saved", ((SAVE_M, "[m * 0 for m in m_list],"),)),
     "t not saved": Mutant(HOLDS, "t missing", (('        "t": t,\n', ""),)),
     "another key": Mutant(HOLDS, "step besides", (('        "t": t,\n', '        "t": t,\n        "step": t - 1,\n'),)),
@@ -101,8 +119,54 @@ MUTANTS = {
     ),
     "no bias correction": Mutant(
         ADAM,
+        "the bias correction was left out",
+        (("m_hat = m / (1 - beta1**t)\n        v_hat = v / (1 - beta2**t)", "m_hat, v_hat = m, v"),),
+    ),
+    "no bias correction of m": Mutant(
+        ADAM,
         "train_n_steps is not Adam: step 1, params",
         (("m_hat = m / (1 - beta1**t)\n        v_hat", "m_hat = m\n        v_hat"),),
+    ),
+    "no bias correction after a hundred steps": Mutant(
+        ADAM,
+        "the bias correction was left out from t = 100 on",
+        ((", t, lr)\n        t", ", t if t < 100 else 10**9, lr)\n        t"),),
+    ),
+    "t reset after twenty steps": Mutant(
+        ADAM, "so t must grow by 1", ((STEP, STEP.replace("t + 1", "t + 1 if t < 20 else 1")),)
+    ),
+    "t in NumPy": Mutant(
+        ADAM, "0.9**t is then a float64 of NumPy", ((STEP, STEP.replace("t + 1", "np.int64(t + 1)")),), ("numpy",)
+    ),
+    "training widens": Mutant(
+        ADAM,
+        "changed the type of an array: params[0]: expected float32, found float64; types are kept: zeros_like",
+        (
+            (
+                "    for grads in grads_sequence:\n",
+                "    params = [p.astype(np.float64) for p in params]\n    for grads in grads_sequence:\n",
+            ),
+        ),
+    ),
+    "training rounds to float32": Mutant(
+        ADAM,
+        "types are kept: the values were rounded",
+        (
+            (
+                "    for grads in grads_sequence:\n",
+                "    v_list = [v.astype(np.float32) for v in v_list]\n    for grads in grads_sequence:\n",
+            ),
+        ),
+    ),
+    "arrays without axes become vectors": Mutant(
+        ADAM,
+        "params[3] must have the shape ()",
+        (
+            (
+                "    for grads in grads_sequence:\n",
+                "    params = [np.atleast_1d(p) for p in params]\n    for grads in grads_sequence:\n",
+            ),
+        ),
     ),
     "eps within the root": Mutant(
         ADAM, "train_n_steps is not Adam: step 1, params[0][2]", (("(np.sqrt(v_hat) + eps)", "np.sqrt(v_hat + eps)"),)
@@ -164,6 +228,11 @@ MUTANTS = {
     "t reset": Mutant(RESUME, "t was reset to 1", resumes('saved["t"]', "1")),
     "t off by one": Mutant(RESUME, "t is one too large", resumes('saved["t"]', 'saved["t"] + 1')),
     "t one too small": Mutant(RESUME, "t is one too small", resumes('saved["t"]', 'max(saved["t"] - 1, 1)')),
+    "the resume widens": Mutant(
+        RESUME,
+        "resume_from_full_checkpoint changed the type of an array: m_list[0]: expected float32, found float64",
+        resumes('saved["m_list"]', '[m.astype(np.float64) for m in saved["m_list"]]'),
+    ),
     "learning rate off by 1e-6": Mutant(RESUME, "the learning rate is off by 1e-06", resumes(", lr)", ", lr + 1e-6)")),
     "learning rate off by a millionth of it": Mutant(
         RESUME, "the learning rate is off by 5e-08", resumes(", lr)", ", lr * (1 + 1e-6))")
@@ -212,6 +281,16 @@ MUTANTS = {
     ),
     "weights only with moments of ones": Mutant(
         ANEW, "not a new run", (("m_list = [np.zeros_like(p)", "m_list = [np.ones_like(p)"),)
+    ),
+    "weights only with moments of float64": Mutant(
+        ANEW,
+        "resume_from_weights_only changed the type of an array: v_list[0]: expected float32, found float64",
+        (("v_list = [np.zeros_like(p)", "v_list = [np.zeros_like(p, dtype=np.float64)"),),
+    ),
+    "weights only in float64": Mutant(
+        ANEW,
+        "resume_from_weights_only changed the type of an array: params[0]",
+        (("copies = [p.copy()", "copies = [p.astype(np.float64)"),),
     ),
     "the last save is remembered, and resumed": Mutant(
         MIX,
@@ -269,28 +348,31 @@ def train_n_steps(params, m_list, v_list, t, grads_sequence, lr):
 def resume_from_full_checkpoint(checkpoint, grads_sequence, lr):
     return train_n_steps(**checkpoint, grads_sequence=grads_sequence, lr=lr)
 def resume_from_weights_only(params, grads_sequence, lr):
-    return train_n_steps(params, [0 * p for p in params], [0 * p for p in params], 1, grads_sequence, lr)
+    m_list, v_list = ([np.zeros_like(p) for p in params] for _ in range(2))
+    return train_n_steps(params, m_list, v_list, 1, grads_sequence, lr)
 """
 WIDE = """
 import numpy as np
-BETAS = np.array([0.9, 0.999])
-def wide(arrays):
-    return tuple(np.array(a, dtype=np.float64) for a in arrays)
+def copies(arrays):
+    return tuple(np.array(a) for a in arrays)
 def save_checkpoint(params, m_list, v_list, t):
-    return {"t": int(t), "v_list": wide(v_list), "m_list": wide(m_list), "params": wide(params)}
+    return {"t": int(t), "v_list": copies(v_list), "m_list": copies(m_list), "params": copies(params)}
+def step(p, g, m, v, t, lr):
+    kinds = p.dtype, m.dtype, v.dtype
+    p, g, m, v = (np.array(x, dtype=np.float64) for x in (p, g, m, v))
+    b, c = 1 - np.array([0.9, 0.999]) ** t
+    m, v = 0.9 * m + (1 - 0.9) * g, 0.999 * v + (1 - 0.999) * np.square(g)
+    p = p - lr * (m / b) / (np.sqrt(v / c) + 1e-8)
+    return tuple(np.asarray(x, dtype=kind) for x, kind in zip((p, m, v), kinds))
 def train_n_steps(params, m_list, v_list, t, grads_sequence, lr):
-    params, m_list, v_list = wide(params), wide(m_list), wide(v_list)
-    for step, grads in enumerate(grads_sequence, start=t):
-        m_list = tuple(BETAS[0] * m + (1 - BETAS[0]) * g for m, g in zip(m_list, grads))
-        v_list = tuple(BETAS[1] * v + (1 - BETAS[1]) * np.square(g) for v, g in zip(v_list, grads))
-        b, c = 1 - BETAS ** step
-        params = tuple(p - lr * (m / b) / (np.sqrt(v / c) + 1e-8) for p, m, v in zip(params, m_list, v_list))
-    return [params, m_list, v_list, t + len(grads_sequence)]
+    for now, grads in enumerate(grads_sequence, start=t):
+        new = [step(*arrays, now, lr) for arrays in zip(params, grads, m_list, v_list)]
+        params, m_list, v_list = zip(*new)
+    return [copies(params), copies(m_list), copies(v_list), t + len(grads_sequence)]
 def resume_from_full_checkpoint(checkpoint, grads_sequence, lr):
-    c = {k: v if k == "t" else wide(v) for k, v in checkpoint.items()}
-    return train_n_steps(c["params"], c["m_list"], c["v_list"], c["t"], grads_sequence, lr)
+    return train_n_steps(*(checkpoint[k] for k in ("params", "m_list", "v_list", "t")), grads_sequence, lr)
 def resume_from_weights_only(params, grads_sequence, lr):
-    z = [np.zeros(np.shape(p)) for p in params]
+    z = [np.zeros(np.shape(p), dtype=p.dtype) for p in params]
     return train_n_steps(params, z, z, 1, grads_sequence, lr)
 """
 RECURSIVE = """
@@ -346,10 +428,17 @@ def test_differently_written_right_solutions_pass(tmp_path: Path, text: str) -> 
     assert told(graded(tmp_path, "resume", text)) == []
 
 
+def test_a_number_in_place_of_an_array_without_axes_is_named(tmp_path: Path) -> None:
+    (line,) = told(graded(tmp_path, "resume", IN_PLACE.replace("np.zeros_like(p)", "0 * p")))
+    assert line.startswith(ANEW)
+    assert "only arrays without axes are wrong" in line
+
+
 @NO_TORCH
 @pytest.mark.parametrize("text", [IN_PLACE, RECURSIVE, OPTIMIZER], ids=["in place", "recursive", "torch.optim"])
 def test_differently_written_right_solutions_in_torch_pass(tmp_path: Path, text: str) -> None:
     text = text.replace("import numpy as np\n", "import torch\n").replace("np.sqrt(v)", "torch.sqrt(v)")
+    text = text.replace("np.zeros_like", "torch.zeros_like")
     text = text.replace("np.sqrt(1 - 0.999**t)", "(1 - 0.999**t) ** 0.5")
     text = text.replace("from numpy import float32,", "from torch import").replace(
         "kind = p.dtype.type", "kind = float"

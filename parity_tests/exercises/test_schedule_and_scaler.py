@@ -131,6 +131,30 @@ MUTANTS = {
     "gradients are not unscaled": fault(
         TRAIN, "the gradients are not divided by the scale", UPDATE, UPDATE.replace(" / scale", "")
     ),
+    "divided in float16": Mutant(
+        TRAIN,
+        "the gradients are divided in float16, where a scale above 65504 is infinite",
+        ((UPDATE, UPDATE.replace("(g.astype(np.float64) / scale)", "(g / np.float16(scale)).astype(np.float64)")),),
+        ("numpy",),
+    ),
+    "divided by a tensor of float16": Mutant(
+        TRAIN,
+        "the gradients are divided in float16, where a scale above 65504 is infinite",
+        ((UPDATE, UPDATE.replace("(g.astype(np.float64) / scale)", "(g / torch.tensor(scale).half()).double()")),),
+        ("torch",),
+    ),
+    "quotient in float16": Mutant(
+        TRAIN,
+        "train does not give",
+        ((UPDATE, UPDATE.replace("(g.astype(np.float64) / scale)", "(g / scale).double()")),),
+        ("torch",),
+    ),
+    "inverse in float16": Mutant(
+        TRAIN,
+        "multiplied by the inverse scale in float16",
+        ((UPDATE, UPDATE.replace("(g.astype(np.float64) / scale)", "(g * np.float16(1 / scale)).astype(np.float64)")),),
+        ("numpy",),
+    ),
     "unscaled by the next scale": fault(
         TRAIN,
         "divided by the scale of the next step",

@@ -72,6 +72,60 @@ MUTANTS = {
     "a product": made(SAMPLE, "return _generator((seed + 1) * (epoch + 1) * (index + 1))", reason="one number or text"),
     "the index alone": made(SAMPLE, "return _generator(index)", reason="seed and epoch do not count"),
     "the index does not count": made(SAMPLE, "return _generator(seed, 1, epoch)", reason="index does not count"),
+    "sorted": made(
+        SAMPLE, "return _generator(*sorted([seed, epoch, index]))", reason="the order of the three does not count"
+    ),
+    "31 bits of the seed": made(
+        SAMPLE, "return _generator(seed & 0x7FFFFFFF, 1, epoch, index)",
+        reason="only a part of seed counts, as when upper bits are cut off or a remainder is taken: 0 and 2147483648",
+    ),
+    "the seed's remainder by a prime": made(
+        WORKER, "return _generator(seed % (2**31 - 1), 0, epoch, worker_id)",
+        reason="only a part of seed counts, as when upper bits are cut off or a remainder is taken: 1 and 2147483648",
+    ),
+    "the seed's remainder by a power of ten": made(
+        WORKER, "return _generator(seed % 10**9, 0, epoch, worker_id)", reason="only a part of seed counts"
+    ),
+    "16 bits of the epoch": made(
+        WORKER, "return _generator(seed, 0, epoch & 0xFFFF, worker_id)", reason="only a part of epoch counts"
+    ),
+    "8 bits of the worker": made(
+        WORKER, "return _generator(seed, 0, epoch, worker_id % 256)",
+        reason="only a part of worker_id counts, as when upper bits are cut off or a remainder is taken: 0 and 256",
+    ),
+    "24 bits of the index": made(
+        SAMPLE, "return _generator(seed, 1, epoch, index & 0xFFFFFF)", reason="only a part of index counts"
+    ),
+    "a hash of 16 bits": made(
+        WORKER, "import hashlib\n    text = repr((seed, epoch, worker_id)).encode()\n"
+        "    return _generator(int(hashlib.sha256(text).hexdigest()[:4], 16))",
+        reason="the three are mixed into too few bits",
+    ),
+    "streams a hundred draws apart": Mutant(
+        APART,
+        "one stream begins within the other",
+        *once(WORKER, "return np.random.Generator(np.random.PCG64([seed, epoch]).advance(100 * worker_id))"),
+    ),
+    "streams a hundred thousand draws apart": Mutant(
+        APART,
+        "8 in a row are the same",
+        *once(SAMPLE, "return np.random.Generator(np.random.PCG64([seed, epoch]).advance(100_000 * index))"),
+    ),
+    "streams of epochs are parts of one": Mutant(
+        APART,
+        "8 in a row are the same",
+        *once(WORKER, "return np.random.Generator(np.random.PCG64([seed, worker_id]).advance(10_000 * epoch))"),
+    ),
+    "streams of workers are parts of one in torch": Mutant(
+        APART,
+        "8 in a row are the same",
+        *once(
+            WORKER,
+            "g = _generator(seed, epoch)\n    torch.randn(1024 * worker_id, generator=g, dtype=torch.float64)\n"
+            "    return g",
+            torch=True,
+        ),
+    ),
     "streams of workers are parts of one": Mutant(
         APART,
         "one stream begins within the other",
@@ -106,6 +160,24 @@ MUTANTS = {
     "streams count the calls": made(
         WORKER, "_calls.append(0)\n    return _generator(seed, 0, epoch, worker_id, len(_calls))",
         (FIRST, f"_calls = []\n{FIRST}"), law=SAME, reason="or goes on from an earlier call",
+    ),
+    "a hash of a text": made(
+        WORKER, "return _generator(abs(hash(f'{seed},{epoch},{worker_id}')))",
+        law=SAME, reason="another process gives another result",
+    ),
+    "the order of a set": made(
+        SAMPLE, "return _generator(*[int(x[1:]) for x in {f's{seed}', f'e{epoch}', f'i{index}', 'x1', 'x2', 'x3'}])",
+        law=SAME, reason="another process gives another result",
+    ),
+    "noise of the program's own generator": Mutant(
+        SAME,
+        "augment draws from elsewhere, not from the generator it is given",
+        *once(DRAW, "noise = np.random.standard_normal(sample.shape)"),
+    ),
+    "noise of the program's own generator in torch": Mutant(
+        SAME,
+        "augment draws from elsewhere, not from the generator it is given",
+        *once(DRAW_TORCH, DRAW_TORCH.replace("generator=generator, ", ""), torch=True),
     ),
     "the program's own generator": Mutant(
         MIX,
@@ -158,9 +230,16 @@ MUTANTS = {
         NORMAL, "must be near 0", *once(DRAW_TORCH, DRAW_TORCH.replace("randn", "rand"), torch=True)
     ),
     "uniform noise of mean 0 and spread 1": Mutant(
-        NORMAL, "numbers of noise is 1.7", *once(DRAW, "noise = 12**0.5 * (generator.random(sample.shape) - 0.5)")
+        NORMAL, "the share within 1 is 0.57", *once(DRAW, "noise = 12**0.5 * (generator.random(sample.shape) - 0.5)")
     ),
     "a tenth of the noise": Mutant(NORMAL, "another scale", *once(ADD, f"noise *= 0.1\n    {ADD}")),
+    "a twentieth more noise": Mutant(NORMAL, "the spread is 1.05", *once(ADD, f"noise *= 1.05\n    {ADD}")),
+    "a twentieth more noise in torch": Mutant(
+        NORMAL, "the spread is 1.05", *once(ADD_TORCH, ADD_TORCH.replace("noise", "1.05 * noise"), torch=True)
+    ),
+    "noise with heavy tails": Mutant(
+        NORMAL, "the share within 1 is 0.7", *once(DRAW, "noise = generator.laplace(0.0, 0.5**0.5, sample.shape)")
+    ),
     "the sample is changed": Mutant(NORMAL, "added in place", *once(ADD, "sample += noise\n    return sample")),
     "the sample is changed in torch": Mutant(
         NORMAL, "added in place", *once(ADD_TORCH, "sample += noise\n    return sample", torch=True)
@@ -181,6 +260,17 @@ MUTANTS = {
     "one generator for the epoch": made(
         ONE, "generator)", (BEGIN, f"{BEGIN}    generator = sample_generator(seed, epoch, 0)\n"),
         law=OWN, reason="one generator serves the whole epoch",
+    ),
+    "one generator for each index": made(
+        ONE, "generators[index])",
+        (BEGIN, f"{BEGIN}    generators = {{i: sample_generator(seed, epoch, i) for i in order}}\n"),
+        law=OWN, reason="one generator is kept for each index: a sample that comes again gets other noise",
+    ),
+    "a sample that comes again is kept": made(
+        TAKES, f"{TAKES}\n                if index in order[:position]:\n                    continue",
+        ("return [augmented[position] for position in range(start, len(order))]",
+         "return [augmented[position] for position in sorted(augmented)]"),
+        law=OWN, reason="must return 7 arrays; it returned 4 arrays",
     ),
     "samples are changed": made(
         TAKES, f"{TAKES}\n                samples[index] += 1", law=OWN, reason="added to the samples themselves"

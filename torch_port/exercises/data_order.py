@@ -13,17 +13,17 @@ State = dict[str, Any]
 Batch = torch.Tensor
 
 
-def first_rng(seed: int) -> list[int]:
+def first_rng(seed: int) -> str:
     """The state of a new generator, as JSON can hold it."""
-    return list(torch.Generator().manual_seed(seed).get_state().tolist())
+    return torch.Generator().manual_seed(seed).get_state().numpy().tobytes().hex()
 
 
-def draw_order(n: int, rng: list[int]) -> tuple[Batch, list[int]]:
+def draw_order(n: int, rng: str) -> tuple[Batch, str]:
     """A permutation of 0, ..., n - 1 drawn by a generator in state `rng`, and the generator's state after it."""
     generator = torch.Generator()
-    generator.set_state(torch.tensor(rng, dtype=torch.uint8))
+    generator.set_state(torch.frombuffer(bytearray.fromhex(rng), dtype=torch.uint8))
     order = torch.randperm(n, generator=generator)
-    return order, list(generator.get_state().tolist())
+    return order, generator.get_state().numpy().tobytes().hex()
 
 
 def init_order(n: int, seed: int) -> State:
@@ -42,8 +42,8 @@ def init_order(n: int, seed: int) -> State:
 def next_batch(state: State, batch_size: int) -> tuple[Batch, State]:
     """The indices of the next batch.
 
-    An epoch goes through all samples in a new random order, each once. Its last batch is as short as need be, and the
-    next call begins the next epoch.
+    An epoch goes through all samples in a new random order, each once. Its last batch is as short as need be, but
+    never empty, and the next call begins the next epoch.
 
     Args:
         state: where the training is. It is left as it is: the same state gives the same batch again.

@@ -19,8 +19,8 @@ def scale_loss(loss: Any, scale: float) -> Any:
         scale: the loss scale.
 
     Returns:
-        The product, a new object: a float for a float, a tensor without axes for a tensor, through which autograd still
-        reaches the loss.
+        The product, a new object: a float for a float, a tensor without axes of the same type for a tensor, through
+        which autograd still reaches the loss.
     """
     return loss * scale
 

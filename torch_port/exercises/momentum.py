@@ -1,8 +1,8 @@
 """Resume SGD with momentum, where "no buffer yet" is a state of its own.
 
 Write five functions. Parameters, momentum buffers and the gradients of a step are lists of tensors, one for each
-parameter. A buffer is None until the parameter's first gradient; a gradient is None where the parameter takes no part
-in the step.
+parameter, float64 or float32, of any shapes; types are kept. A buffer is None until the parameter's first gradient,
+which may be zeros; a gradient is None where the parameter takes no part in the step.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def sgd_step(
         buffer: its momentum buffer, or None if it has none yet.
         lr: the learning rate.
         momentum: > 0.
-        dampening: in [0, 1).
+        dampening: in [0, 1); 0 where nesterov is true.
         nesterov: look one step ahead.
 
     Returns:

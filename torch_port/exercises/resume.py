@@ -1,7 +1,8 @@
 """Resume Adam from a checkpoint, bit for bit.
 
 Write four functions. Parameters, first moments `m_list`, second moments `v_list` and the gradients of a step are lists
-of tensors, one for each parameter, of any shapes. `t` is the 1-based index of the next step: 1 before the first.
+of tensors, one for each parameter, float64 or float32, of any shapes. Types are kept: what comes back for a
+float32 parameter is float32. `t` is the 1-based index of the next step, an int: 1 before the first.
 `adam_step` is given.
 """
 
@@ -80,7 +81,8 @@ def train_n_steps(
         lr: the learning rate.
 
     Returns:
-        The state after the last step, (params, m_list, v_list, t). The arguments are left as they are.
+        The state after the last step, (params, m_list, v_list, t), every array of the type it had. The arguments are
+        left as they are.
     """
     for grads in grads_sequence:
         params, m_list, v_list = adam_step(params, grads, m_list, v_list, t, lr)
@@ -112,7 +114,8 @@ def resume_from_weights_only(params: Arrays, grads_sequence: list[Arrays], lr: f
         lr: the learning rate.
 
     Returns:
-        (params, m_list, v_list, t) of the new run. The arguments are left as they are.
+        (params, m_list, v_list, t) of the new run, its moments of the parameters' types. The arguments are left as
+        they are.
     """
     copies = [p.clone() for p in params]
     m_list = [torch.zeros_like(p) for p in params]

@@ -22,7 +22,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
 
     Raises:
         OSError: as the system raised it. Unless the name was taken already, the old file is as it was. Whatever is
-            raised, KeyboardInterrupt too, no temporary is left.
+            raised, KeyboardInterrupt too, no temporary is left, and no descriptor open.
     """
     target = os.path.abspath(path)
     directory, name = os.path.split(target)

@@ -1,7 +1,8 @@
 """Save and load all of a training run, and say how near two results must be.
 
 Write three functions: `save_everything`, `load_everything` and `allowance`. The loop is given: `new_run` makes a run,
-`train_step` takes one step of it, and `atomic_write` replaces a file. A run is a dict:
+`train_step` takes one step of it, and `atomic_write` replaces a file (that is an exercise of its own: do it before
+this one, which shows most of its answer). A run is a dict:
 
     params, m, v                        dicts of float32 arrays, "weight" (D, C) and "bias" (C,): weights and moments
     t                                   int, index of Adam's next step; a step that is skipped is not counted
@@ -123,7 +124,7 @@ def load_everything(path: str | os.PathLike[str], fresh: Run) -> Run:
     """The run that `save_everything` wrote; training it on is training that never stopped.
 
     Args:
-        path: the file. It is not trusted: nothing in it may run as code, so it is not unpickled.
+        path: the file. It is not trusted. Nothing in it may run as code: unpickle nothing, evaluate no text.
         fresh: a run that `new_run` made, of any seed. It may be changed, and returned.
 
     Returns:

@@ -42,8 +42,8 @@ def init_order(n: int, seed: int) -> State:
 def next_batch(state: State, batch_size: int) -> tuple[Batch, State]:
     """The indices of the next batch.
 
-    An epoch goes through all samples in a new random order, each once. Its last batch is as short as need be, and the
-    next call begins the next epoch.
+    An epoch goes through all samples in a new random order, each once. Its last batch is as short as need be, but
+    never empty, and the next call begins the next epoch.
 
     Args:
         state: where the training is. It is left as it is: the same state gives the same batch again.

@@ -19,7 +19,7 @@ def scale_loss(loss: Any, scale: float) -> Any:
         scale: the loss scale.
 
     Returns:
-        The product, a new object: a float for a float, an array without axes for an array.
+        The product, a new object: a float for a float, an array without axes of the same type for an array.
     """
     return loss * scale
 

@@ -61,7 +61,7 @@ def augmented_epoch(
 
     Args:
         samples: the data, a list of arrays of any shapes; left as it is.
-        order: the epoch's order, a list of indices into `samples`; left as it is.
+        order: the epoch's order, a list of indices into `samples`, some of which may come again; left as it is.
         seed: of the run.
         epoch: which epoch it is.
         num_workers: how many workers share the positions, at least 1.
