@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from numpy_ref.boundary import KINDS, ROWS, Row, row_for
 from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig, describe_config, differing_fields
 from numpy_ref.console import OutputLost, Progress, flush, say, say_json, table, warn
-from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
+from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, is_container, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.equivalence import differences
 from numpy_ref.exercises.commands import add_arguments, run_exercises, run_grade
@@ -157,7 +158,8 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
         command.add_argument("--device", default="cpu", help="where runs live, such as cuda:0 (default: %(default)s)")
     _add_config(train, "settings of the run (a resumed run has its own; those given must agree with it)")
 
-    inspect = verb("inspect", _inspect, "what a checkpoint holds, and its sizes", "FILE")
+    tools = _tools(impl)
+    inspect = verb("inspect", partial(_inspect, tools), "what a checkpoint holds, and its sizes", "FILE")
     inspect.add_argument("file", type=Path)
 
     verify = verb("verify", _verify, "read all of a checkpoint, or of a directory, and check every byte", "FILE")
@@ -167,9 +169,12 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     what.add_argument("--all", type=Path, metavar="DIR", dest="directory", help=text)
     _add_retention(verify.add_argument_group("what need not be deleted, with --all"))
 
-    diff = verb("diff", _diff, "compare the training state of two checkpoints leaf by leaf", "A B")
+    text = "compare the training state of two checkpoints leaf by leaf"
+    diff = verb("diff", partial(_diff, tools), text, "A B")
     diff.add_argument("a", type=Path)
     diff.add_argument("b", type=Path)
+    for command in (inspect, diff) if tools else ():
+        tools.add_foreign_arguments(command)
 
     span = verb("range", _range, "what formats of 16 bits hold, and what they lose of gradients", "--scale 1024")
     span.add_argument("--steps", type=int, default=200, help="of a run on the digits, >= 1 (default: %(default)s)")
@@ -186,7 +191,15 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
     exercises = verb("exercises", partial(run_exercises, impl), text, "start resume")
     text = "hold a solution of an exercise to its laws, and say what it lost"
     add_arguments(exercises, verb("grade", partial(run_grade, impl), text, "resume.py"))
+    if tools:
+        tools.add_verbs(verb, impl)
     return parser
+
+
+def _tools(impl: Any) -> Any:
+    """The commands that only a package with an audit has, for loops and files of any origin."""
+    has_audit = any((Path(folder) / "audit").is_dir() for folder in getattr(impl, "__path__", ()))
+    return import_module(f"{impl.__name__}.audit.commands") if has_audit else None
 
 
 def _verb(verbs: Any, program: str, name: str, run: Any, help: str, example: str) -> argparse.ArgumentParser:
@@ -441,7 +454,9 @@ def _report(impl: Any, run: Any, path: Path | None, data: Dataset, options: argp
     return HOLDS
 
 
-def _inspect(options: argparse.Namespace) -> int:
+def _inspect(tools: Any, options: argparse.Namespace) -> int:
+    if tools and not is_container(options.file):
+        return int(tools.inspect_foreign(options))
     leaves, manifest = read_manifest(options.file)
     sizes = {name: int(np.prod(shape)) * np.dtype(kind).itemsize for name, (kind, shape) in leaves.items()}
     groups: dict[str, int] = {}
@@ -521,7 +536,9 @@ def _verify_all(options: argparse.Namespace) -> int:
     return HOLDS if holds else BROKEN
 
 
-def _diff(options: argparse.Namespace) -> int:
+def _diff(tools: Any, options: argparse.Namespace) -> int:
+    if tools and not (is_container(options.a) and is_container(options.b)):
+        return int(tools.diff_foreign(options))
     a, b = read_checkpoint(options.a), read_checkpoint(options.b)
     found = differences(_state(a), _state(b))
     apart = _apart(a, b)

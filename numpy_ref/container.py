@@ -198,6 +198,16 @@ def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, A
     return arrays, manifest
 
 
+def is_container(path: Path) -> bool:
+    """Whether a file says that it has this format, sound or not; also where it cannot be read, which readers tell."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return f'"format":"{FORMAT}"'.encode() in file.read(min(length, 1 << 26))
+    except OSError:
+        return True
+
+
 def read_manifest(path: Path) -> tuple[Leaves, dict[str, Any]]:
     """Read and verify the header alone, and that the file has the size it states: cheap however large the file.
 

@@ -17,7 +17,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
-    printed = python("-m", "numpy_ref", "demo", cwd=tmp_path, COLUMNS="160").stdout
+    printed = python("-m", "numpy_ref", "demo", cwd=tmp_path, COLUMNS="200").stdout
     shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     without_seconds = [re.sub(r" \([0-9.]+ s\)$", "", text.rstrip()) for text in (printed, shown[1])]

@@ -1,0 +1,274 @@
+"""Loops for the tests of the audit: one with every kind of state, and for each state one that forgets it."""
+
+import os
+import random  # noqa: TID251
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+State = dict[str, Any]
+SAMPLES, BATCH = 20, 4
+X = torch.linspace(-1, 1, SAMPLES * 4).reshape(SAMPLES, 4).sin()
+Y = (X.sum(1) > 0).long()
+
+
+class Order:
+    """The samples of an epoch in their order, and how many were used."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(5)
+        self.permutation = torch.randperm(SAMPLES, generator=self.generator)
+        self.used = 0
+
+
+class Everything:
+    """Resumes; draws from every generator, and has every kind of state. Each name in KEYS is one entry of its file."""
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "model", "optimizer", "schedule", "scaler", "torch", "numpy", "python", "own", "order", "permutation", "used",
+        "epoch", "average", "best", "train",
+    )  # fmt: skip
+    FORGETS: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)  # noqa: TID251
+        np.random.seed(2)  # noqa: NPY002
+        random.seed(3)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.schedule = lr_scheduler.StepLR(self.optimizer, 10, gamma=0.5)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=4)
+        self.own = np.random.default_rng(4)
+        self.order, self.epoch, self.best = Order(), 0, float("inf")
+        self.average = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def step(self) -> State:
+        if self.order.used == SAMPLES:
+            self.order.permutation, self.order.used = torch.randperm(SAMPLES, generator=self.order.generator), 0
+            self.epoch += 1
+            self.model[1].train(self.epoch < 2)  # the statistics are kept from then on
+        ids = self.order.permutation[self.order.used : self.order.used + BATCH]
+        self.order.used += BATCH
+        noise = np.random.standard_normal() + random.random() + self.own.random()  # noqa: NPY002
+        loss = nn.functional.cross_entropy(self.model(X[ids] + 0.1 * noise), Y[ids]) * (1 + 0.1 * self.epoch)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.schedule.step()
+        for name, value in self.model.state_dict().items():
+            self.average[name].lerp_(value, 0.1) if value.is_floating_point() else self.average[name].copy_(value)
+        self.best = min(self.best, loss.item())
+        return {"loss": loss, "best": self.best}
+
+    def state_dict(self) -> State:
+        return {
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict(),
+            "torch": torch.get_rng_state(), "numpy": _plain_numpy(), "python": random.getstate(),
+            "own": self.own.bit_generator.state, "order": self.order.generator.get_state(),
+            "permutation": self.order.permutation, "used": self.order.used, "epoch": self.epoch,
+            "average": self.average, "best": self.best, "train": self.model[1].training,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: State) -> None:
+        state = {name: value for name, value in state.items() if name != self.FORGETS}
+        for name in ("model", "optimizer", "schedule", "scaler"):
+            if name in state:
+                getattr(self, name).load_state_dict(state[name])
+        if "numpy" in state:
+            np.random.set_state(("MT19937", np.asarray(state["numpy"][0], np.uint32), *state["numpy"][1:]))  # noqa: NPY002
+        if "own" in state:
+            self.own.bit_generator.state = state["own"]
+        if "order" in state:
+            self.order.generator.set_state(state["order"])
+        self.order.permutation = state.get("permutation", self.order.permutation)
+        self.order.used = state.get("used", self.order.used)
+        self.epoch, self.best = state.get("epoch", self.epoch), state.get("best", self.best)
+        self.average = state.get("average", self.average)
+        self.model[1].train(state.get("train", True))
+        if "python" in state:
+            random.setstate(state["python"])
+        if "torch" in state:
+            torch.set_rng_state(state["torch"])
+
+
+def _plain_numpy() -> Any:
+    _, key, *rest = np.random.get_state()  # noqa: NPY002
+    return (key.tolist(), *rest)
+
+
+# What the audit must name first for each forgotten entry.
+NAMED = {
+    "model": ("model",), "optimizer": ("optimizer",), "schedule": ("schedule",), "scaler": ("scaler",),
+    "torch": ("rng/torch",), "numpy": ("rng/numpy",), "python": ("rng/python",), "own": ("own",),
+    "order": ("order.generator",), "permutation": ("order.permutation",), "used": ("order.used",), "epoch": ("epoch",),
+    "average": ("average",), "best": ("best",), "train": ("model.1.training",),
+}  # fmt: skip
+for _name in Everything.KEYS:
+    globals()[f"Forgets_{_name}"] = type(f"Forgets_{_name}", (Everything,), {"FORGETS": _name, "__module__": __name__})
+
+
+class ForgetsMoments(Everything):
+    """One kind of the optimizer's state."""
+
+    def load_state_dict(self, state: State) -> None:
+        for one in state["optimizer"]["state"].values():
+            one["exp_avg_sq"].zero_()
+        super().load_state_dict(state)
+
+
+class ForgetsBuffer(Everything):
+    """A buffer that is no weight."""
+
+    def load_state_dict(self, state: State) -> None:
+        state["model"]["1.running_var"].fill_(1)
+        super().load_state_dict(state)
+
+
+class Loader(Everything):
+    """A DataLoader whose position in the epoch is not saved; its generator is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        data = TensorDataset(torch.arange(SAMPLES))
+        self.loader = DataLoader(data, BATCH, shuffle=True, generator=torch.Generator().manual_seed(6))
+        self.batches: Any = None
+
+    def step(self) -> State:
+        if self.batches is None:
+            self.batches = iter(self.loader)
+        try:
+            (ids,) = next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            (ids,) = next(self.batches)
+        self.order.permutation, self.order.used = ids, 0
+        return super().step()
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "loader": self.loader.generator.get_state()}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.loader.generator.set_state(state["loader"])
+
+
+class Accumulates(Everything):
+    """Two batches an update: in the middle of a window the gradients are state too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.count = 0
+
+    def step(self) -> State:
+        ids = torch.arange(BATCH) + self.count % 5 * BATCH
+        loss = nn.functional.cross_entropy(self.model(X[ids]), Y[ids])
+        loss.backward()
+        self.count += 1
+        if self.count % 2 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return {"loss": loss}
+
+    def state_dict(self) -> State:
+        return {"model": self.model.state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: State) -> None:
+        self.model.load_state_dict(state["model"])
+        self.count = state["count"]
+
+
+class SavesWithADraw(Everything):
+    """To save draws from a generator: the run that saves is another one."""
+
+    def state_dict(self) -> State:
+        torch.rand(1)
+        return super().state_dict()
+
+
+class Unseeded(Everything):
+    """Starts from the system's own seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.default_rng()
+
+
+class LoadsNothing(Everything):
+    def load_state_dict(self, state: State) -> None:
+        pass
+
+
+class KeepsThePast(Everything):
+    """Not strict, and one key is never read."""
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "spare": 1}
+
+
+class OwnFile(Everything):
+    """Its own file."""
+
+    def save(self, path: str) -> None:
+        torch.save({"version": 1, "run": super().state_dict()}, path)
+
+    def load(self, path: str) -> None:
+        super().load_state_dict(torch.load(path, weights_only=True)["run"])
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+
+class Raises(Everything):
+    def step(self) -> State:
+        if self.order.used == 12:
+            raise ValueError("the third batch")
+        return super().step()
+
+
+class Hangs(Everything):
+    def step(self) -> State:
+        if self.order.used == 12:
+            time.sleep(60)
+        return super().step()
+
+
+class Leaves(Everything):
+    def step(self) -> State:
+        if self.order.used == 12:
+            raise SystemExit("the third batch")
+        return super().step()
+
+
+class Dies(Everything):
+    def step(self) -> State:
+        if self.order.used == 12:
+            os._exit(3)
+        return super().step()
+
+
+class CannotSave(Everything):
+    def state_dict(self) -> State:
+        return {"function": lambda: 0}
+
+
+class CannotLoad(Everything):
+    def load_state_dict(self, state: State) -> None:
+        raise KeyError("nothing")
+
+
+class CannotBeMade(Everything):
+    def __init__(self) -> None:
+        raise RuntimeError("no data")
+
+
+class NoRun:
+    def step(self) -> None:
+        pass

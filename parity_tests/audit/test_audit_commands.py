@@ -1,0 +1,285 @@
+"""The verb `audit`: its words, its files, its status; and scripts as they are, audited from two commands."""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_port
+import torch_port.audit
+from numpy_ref.cli import _refuse
+from parity_tests.commands import python, strict_json
+from torch_port.audit import commands, script
+from torch_port.audit.findings import Failure, Report, Stop, as_plain
+from torch_port.audit.report import html, lines
+from torch_port.audit.script import audit_script
+
+REPORTS = {
+    0: Report("my:Run", 24, "bitwise", stops=(Stop((7,), True, "bitwise"),)),
+    1: Report("my:Run", 24, "broken", stops=(Stop((7,), False, "differs"),)),
+    2: Report("my:Run", 24, "failed", failure=Failure("import", "ImportError: \udc80")),
+}
+
+
+def parser():
+    """As the command line makes one for each verb."""
+    made = argparse.ArgumentParser(prog="audit", description="Resumes?")
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    commands.add_audit_arguments(made)
+    return made
+
+
+def options(*words):
+    return parser().parse_args([str(word) for word in words])
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the verb with an audit that gives a report, or the real one; status, output, and what it was called with."""
+
+    def run_it(*words, report=None):
+        calls = []
+        if report is not None:
+            monkeypatch.setattr(torch_port.audit, "audit", lambda *a, **k: calls.append((a, k)) or report)
+        status = commands.run_audit(torch_port, options(*words))
+        return status, capsys.readouterr().out, calls
+
+    return run_it
+
+
+@pytest.mark.parametrize("status", REPORTS)
+def test_the_status_and_the_lines_are_those_of_the_report(run, status):
+    found, out, _ = run("my:Run", report=REPORTS[status])
+    assert found == status
+    assert out.splitlines() == lines(REPORTS[status])
+
+
+def test_the_words_reach_the_audit(run):
+    words = ("my:Run", "--steps", 30, "--at", "7,12,5+13", "--timeout", "2.5")
+    _, _, [(args, named)] = run(*words, report=REPORTS[0])
+    assert args == ("my:Run",)
+    assert named == {"note": None, "steps": 30, "at": [7, 12, (5, 13)], "every_step": False, "timeout": 2.5}
+    _, _, [(_, named)] = run("my:Run", "--every-step", report=REPORTS[0])
+    assert named == {"note": None, "steps": 24, "at": None, "every_step": True}
+
+
+def test_json_is_printed_or_goes_to_a_file_and_reports_go_by_their_suffix(run, tmp_path):
+    a, b, page = (tmp_path / name for name in ("a.json", "b.json", "page.html"))
+    _, out, _ = run("my:Run", "--json", a, "--report", b, "--report", page, report=REPORTS[1])
+    assert out.splitlines() == [*lines(REPORTS[1]), *(f"report: {path}" for path in (a, b, page))]
+    assert page.read_text(encoding="utf-8") == html(REPORTS[1])
+    for path in (a, b):
+        assert strict_json(path.read_text()) == {"holds": False} | json.loads(json.dumps(as_plain(REPORTS[1])))
+    _, out, _ = run("my:Run", "--json", report=REPORTS[1])
+    assert strict_json(out) == strict_json(a.read_text())
+    assert options("my:Run").report == [], "the option's default is not what an earlier call appended to"
+
+
+def test_a_refusal_knows_whether_json_was_asked_for(capsys):
+    for words, printed in ((("--json",), True), (("--json", "a.json"), False), ((), False)):
+        assert _refuse(2, "no", options("my:Run", *words)) == 2
+        assert bool(capsys.readouterr().out) == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--json", "my:Run"], "TARGET comes before it"),
+        (["my:Run", "--report", "a.txt"], "ends in .html or .json"),
+        (["my:Run", "--at", "7,x"], "as in 7,12,13 or 7+13, found 'x'"),
+        (["my:Run", "--at", "0"], "steps from 1 on"),
+        (["my:Run", "--at", "13+7"], "ascending order"),
+        (["my:Run", "--at", "7", "--every-step"], "not allowed with"),
+        (["my:Run", "--steps", "1"], "from 2 on"),
+        (["my:Run", "--timeout", "nan"], "more than 0"),
+    ],
+)
+def test_wrong_usage_says_what_is_expected(capsys, words, text):
+    with pytest.raises(SystemExit) as end:
+        options(*words)
+    assert end.value.code == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "found neither"),
+        (["my:Run", "--script", "a {steps} {path}", "--resume", "b {path}"], "found both"),
+        (["--script", "a {steps} {path}"], "--script and --resume together"),
+        (["my:Run", "--resume", "a {steps} {path}"], "--script and --resume together"),
+        (["--script", "a {path}", "--resume", "b {path}"], "--script: expected {steps} in the command"),
+        (["--script", "a {steps} {path}", "--resume", "b"], "--resume: expected {path} in the command"),
+        (["my:Run", "--steps", "9", "--at", "3,9+12"], "found [9, 12]"),
+        (["my:Run", "--report", "not/there/a.html"], "found no not/there"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(run, words, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        run(*words, report=REPORTS[0])
+
+
+def test_help_and_wrong_usage_need_no_torch(tmp_path):
+    text = (
+        "import argparse, sys\nfrom torch_port.audit import commands, plugin\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--json', action='store_true')\ncommands.add_audit_arguments(p)\np.format_help()\n"
+        "assert 'torch' not in sys.modules and 'numpy_ref.cli' not in sys.modules\n"
+    )
+    answer = python("-W", "error", "-c", text, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+
+
+# Scripts: pure Python, which starts fast, on files of the safetensors format
+
+TRAIN = """
+import json, os, pathlib, random, struct, sys
+
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+steps, out, fault = int(words["--steps"]), pathlib.Path(words["--out"]), words.get("--fault")
+
+def save(path, weight, moment, step):
+    if fault == "single":
+        weight = [struct.unpack("f", struct.pack("f", w))[0] for w in weight]
+    arrays = {"model.weight": weight, "optimizer.exp_avg": moment, "step": [float(step)]}
+    head, body = {}, b""
+    for name, values in arrays.items():
+        data = struct.pack(f"<{len(values)}d", *values)
+        head[name] = {"dtype": "F64", "shape": [len(values)], "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    head = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head + body)
+
+def load(path):
+    raw = path.read_bytes()
+    size, = struct.unpack("<Q", raw[:8])
+    head, body = json.loads(raw[8:8 + size]), raw[8 + size:]
+    def values(name):
+        start, end = head[name]["data_offsets"]
+        return list(struct.unpack(f"<{(end - start) // 8}d", body[start:end]))
+    return values("model.weight"), values("optimizer.exp_avg"), int(values("step")[0])
+
+weight, moment, step = [0.5, -0.25, 0.125, 2.0, 1.0], [0.0] * 5, 0
+if "--from" in words and fault != "anew":
+    weight, moment, step = load(pathlib.Path(words["--from"]))
+    if fault == "moment":
+        moment = [0.0] * 5
+if fault == "random":
+    weight[0] = random.random()
+if "--from" in words:
+    if fault == "fails":
+        print("on its way", flush=True)
+        raise RuntimeError("no way to go on")
+    if fault == "hangs":
+        import time
+        print("waits", flush=True)
+        time.sleep(1000)
+    if fault == "unsaved":
+        sys.exit()
+for step in range(step, steps):
+    moment = [0.9 * m + 0.1 * w for m, w in zip(moment, weight)]
+    weight = [w - 0.1 * m for w, m in zip(weight, moment)]
+if fault == "directory":
+    out.mkdir(exist_ok=True)
+    (out / "log.txt").write_text(str(os.getpid()))
+    out = out / f"step-{steps}.safetensors"
+if fault != "nothing":
+    save(out, weight, moment, steps)
+"""
+
+
+def audit(folder, fault="none", *, more="", **named):
+    path = folder / "train.py"
+    path.write_text(TRAIN)
+    base = f"{shlex.quote(sys.executable)} -S {path} --steps {{steps}} --out {{path}}"
+    first = f"{base} --fault {fault}" if fault in ("random", "directory", "nothing", "single") else base
+    at = "/step-{left}.safetensors" if fault == "directory" else ""
+    return audit_script(first, f"{base} --from {{path}}{at} --fault {fault}", **{"steps": 8, "at": [4], **named})
+
+
+def test_a_script_that_resumes_holds(tmp_path):
+    report = audit(tmp_path, at=[1, 5, (2, 6)])
+    assert report.verdict == "bitwise", "\n".join(lines(report))
+    assert [(stop.at, stop.holds) for stop in report.stops] == [((1,), True), ((5,), True), ((2, 6), True)]
+    assert {state.kind for state in report.states} >= {"model"}
+    assert report.seconds > 0
+
+
+def test_a_script_may_save_a_directory_with_files_of_other_kinds(tmp_path):
+    report = audit(tmp_path, "directory")  # resumed at half of its steps: as many are left as are done
+    assert report.verdict == "bitwise", "\n".join(lines(report))
+
+
+def test_a_script_that_drops_a_moment_is_told_and_the_moment_named(tmp_path):
+    report = audit(tmp_path, "moment", at=[3, 4])
+    assert report.verdict == "broken"
+    assert [stop.holds for stop in report.stops] == [False, False]
+    assert report.first_lost == "optimizer.exp_avg"
+    assert not report.stops[0].proved
+    first = report.stops[0].first
+    assert first.step == 8
+    assert first.expected != first.found
+
+
+def test_a_script_that_saves_in_half_of_its_precision_is_told(tmp_path):
+    report = audit(tmp_path, "single", at=[1])
+    assert report.verdict == "broken"
+    assert report.first_lost is None
+    assert "not in it, or not in full" in report.stops[0].cause
+
+
+def test_a_resume_that_trains_anew_is_told_although_its_end_is_equal(tmp_path, monkeypatch):
+    report = audit(tmp_path, "anew")
+    assert report.stops[0].holds
+    assert (report.verdict, report.status) == ("broken", 1)
+    assert "trains anew" in report.warnings[0]
+    monkeypatch.setattr(script, "_unread", lambda *_: "")
+    assert audit(tmp_path, "anew").holds, "without the check nothing tells"
+
+
+def test_a_script_that_is_not_deterministic_is_told(tmp_path):
+    report = audit(tmp_path, "random")
+    assert (report.verdict, report.status) == ("not deterministic", 1)
+    assert report.control.floor
+    assert not report.stops
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "error", "printed"),
+    [
+        ("fails", "the resume from step 4 to 8", "exit status 1", "RuntimeError: no way to go on"),
+        ("hangs", "hang in the resume from step 4 to 8", "no end within 3 s", "waits"),
+        ("unsaved", "the resume from step 4 to 8", "left {path} as it was", ""),
+        ("nothing", "the script, 8 steps", "saved nothing at {path}", ""),
+    ],
+)
+def test_a_command_that_fails_is_told_with_its_phase_and_what_it_printed(tmp_path, fault, phase, error, printed):
+    report = audit(tmp_path, fault, timeout=3)
+    assert (report.verdict, report.status) == ("failed", 2)
+    assert report.failure.phase == phase
+    assert error in report.failure.error
+    assert printed in report.failure.traceback
+
+
+def test_a_command_that_is_not_there_or_saves_no_checkpoint_is_told(tmp_path):
+    report = audit_script("not-a-program {steps} {path}", "not-a-program {path}")
+    assert report.failure.phase == "the script, 24 steps"
+    assert "FileNotFoundError" in report.failure.error
+    (tmp_path / "save.py").write_text("import sys; open(sys.argv[1], 'w').write('no checkpoint')")
+    text = f"{shlex.quote(sys.executable)} -S {tmp_path / 'save.py'} {{path}}"
+    report = audit_script(text, text)
+    assert report.failure.phase == "reading what was saved"
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    Path(os.environ["TMPDIR"]).mkdir()
+    before = dict(os.environ), Path.cwd()
+    assert audit(tmp_path, "none").holds
+    assert not list((tmp_path / "scratch").iterdir())
+    assert (dict(os.environ), Path.cwd()) == before

@@ -1,0 +1,103 @@
+"""Does a PyTorch training loop resume as if it had never stopped?
+
+    findings     what an audit found, as plain values
+    leaves       one state: digest, sample, distance, full value
+    observe      a run object as a map of its states
+    samples      what the DataLoaders deliver
+    trial        one run of the loop, as it is asked for
+    worker       the process that runs it
+    judge        are two runs equal after a stop?
+    checks       what a load does beyond its result
+    drive        control, stops, report
+    attribution  which lost states make the difference
+
+All of the user's code runs in worker processes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch_port.audit.findings import Report
+
+__all__ = ["Report", "audit"]
+
+
+def audit(
+    target: Any,
+    *,
+    steps: int = 24,
+    at: Sequence[int | Sequence[int]] | None = None,
+    every_step: bool = False,
+    timeout: float = 60.0,
+    keep: str | None = None,
+    power: bool = True,
+    workers: Any = None,
+    note: Callable[[str], None] | None = None,
+) -> Report:
+    """Whether a training loop that is stopped and resumed equals one that never stopped; if not, what was lost.
+
+    All of the user's code runs in worker processes; this process is as it was before.
+
+    Args:
+        target: "module:Name" or "path/file.py:Name" of a class or function that returns an object with step(),
+            state_dict() and load_state_dict(state), or save(path) and load(path); or the class or function itself.
+        steps: of the uninterrupted run, at least 2.
+        at: the steps after which it is stopped, each from 1 to steps - 1; a sequence of steps is one run with several
+            stops. By default some are chosen.
+        every_step: stop after every step.
+        timeout: seconds that each call of the user's code may take.
+        keep: a directory for the files of the audit; by default they are deleted.
+        power: also lose each restored state in turn, to see which losses would be caught.
+        workers: `torch_port.audit.workers.Workers` that several audits share, one after the other.
+        note: called with a line about what is going on.
+
+    Returns:
+        The report; `str(report.verdict)` is "bitwise" where every resume is equal in every bit.
+
+    Raises:
+        ValueError: steps or stops that make no audit.
+    """
+    from torch_port.audit.drive import audit_target
+
+    return audit_target(
+        target_name(target),
+        steps=steps,
+        at=at,
+        every_step=every_step,
+        timeout=timeout,
+        keep=keep,
+        power=power,
+        workers=workers,
+        note=note or (lambda line: None),
+    )
+
+
+def target_name(target: Any) -> str:
+    """The name by which a worker finds a class or function."""
+    if isinstance(target, str):
+        if ":" not in target:
+            raise ValueError(f"{target!r}: a target is 'module:Name' or 'path/file.py:Name'")
+        return target
+    name, module = getattr(target, "__qualname__", ""), getattr(target, "__module__", "")
+    if not name or "<locals>" in name or not module:
+        raise ValueError(f"{target!r}: the worker processes import it, so it must stand at the top level of a module")
+    import inspect
+
+    if module == "__main__" or module not in _importable(module):
+        return f"{inspect.getsourcefile(target)}:{name}"
+    return f"{module}:{name}"
+
+
+def _importable(module: str) -> set[str]:
+    """The module's name, if a new process started here finds it."""
+    import importlib.machinery
+    import os
+    import sys
+
+    path: Any = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[-3:]]
+    for part in module.split("."):
+        found = importlib.machinery.PathFinder.find_spec(part, [p for p in path if p])
+        if found is None:
+            return set()
+        path = found.submodule_search_locations or []
+    return {module}

@@ -1,0 +1,95 @@
+"""What was lost, in words, and the line to add."""
+
+from torch_port.audit.leaves import Leaf
+
+Leaves = dict[str, Leaf]
+
+
+def cause(
+    path: str, kind: str, here: Leaves, there: Leaves, drift: dict[str, str], links: dict[str, str | None] | None = None
+) -> str:
+    """One lost state in words.
+
+    Args:
+        path: of the state, or the common part of several.
+        kind: of the state.
+        here: the uninterrupted run's leaves at the stop.
+        there: the resumed run's right after the load.
+        drift: path of a generator -> how far it is from where it should be.
+        links: path -> the path it should be one object or one memory with; None: with nothing.
+    """
+    if links:
+        place, target = next(iter(sorted(links.items(), key=lambda one: one[0])))
+        if target is None:
+            return f"{place} shares its memory with another state after the load, and did not before the stop"
+        return f"{place} is {target} itself before the stop, and something of its own after the load"
+    a, b = here.get(path), there.get(path)
+    if kind == "generator":
+        return f"{path} is not where it was" + (f": {drift[path]}" if path in drift else "")
+    if kind == "samples":
+        return "the loop gets other batches: what a loader's workers draw or count is not restored"
+    if kind == "position":
+        loader = path.removesuffix(".position")
+        return f"{loader} was in the middle of its data, and begins anew after the load"
+    if kind == "gradient":
+        return f"gradients were being accumulated in {path}, and are gone after the load"
+    if a is not None and b is None:
+        return f"{path} does not exist after the load"
+    if a is None and b is not None and b.dtype == "NoneType":
+        return f"{path} is None after the load"
+    if a is None and b is not None:
+        return f"{path} exists after the load, and did not before the stop"
+    if a is not None and b is not None and (a.dtype, a.device) != (b.dtype, b.device) and a.shape:
+        return f"{path} is {b.dtype} on {b.device or 'cpu'} after the load, not {a.dtype} on {a.device or 'cpu'}"
+    if a is not None and b is not None and a.value is not None and b.value is not None:
+        return f"{path} is {b.value!r} after the load, not {a.value!r}"
+    below = [name for name in set(here) | set(there) if name.startswith((f"{path}/", f"{path}."))]
+    gone = bool(below) and not any(name in there for name in below)
+    return f"{path} is {'empty' if gone else 'not what it was'} after the load"
+
+
+def advice(path: str, kind: str, saved: bool | None) -> str:
+    """The line to add."""
+    owner = path.split("/")[0]
+    if kind == "other" and "optimizer" in path.split("."):
+        return f"load into the optimizer that {path} refers to, or make {path.rpartition('.')[0]} anew after it"
+    if saved and kind not in ("mode", "position"):
+        return f"{path} is in the saved state: load it, last if something else sets it too"
+    if kind == "optimizer" or (kind == "schedule" and "/" in path):
+        return f'save self.{owner}.state_dict(), and load it: self.{owner}.load_state_dict(state["{owner}"])'
+    if kind in ("schedule", "scaler"):
+        name = path.split(".")[0]
+        return f'save self.{name}.state_dict(), and load it: self.{name}.load_state_dict(state["{name}"])'
+    if kind in ("parameter", "buffer"):
+        name = path.split(".")[0]
+        return f"save self.{name}.state_dict() with all of its buffers, and load it with strict=True"
+    if kind == "mode":
+        if path.endswith("requires_grad"):
+            return f"set {path} again in load_state_dict from the step or a saved flag"
+        return f"call self.{path.removesuffix('.training')}.train() (or .eval()) after the load, as the loop had it"
+    if kind == "generator":
+        calls = {
+            "rng/torch": ("torch.get_rng_state()", "torch.set_rng_state(...)"),
+            "rng/numpy": ("np.random.get_state()", "np.random.set_state(...)"),
+            "rng/python": ("random.getstate()", "random.setstate(...)"),
+        }
+        if path.startswith("rng/cuda"):
+            calls[path] = ("torch.cuda.get_rng_state_all()", "torch.cuda.set_rng_state_all(...)")
+        save, load = calls.get(path, (f"the state of self.{path} (get_state())", "set_state(...)"))
+        return f"save {save}, and call {load} last in load_state_dict"
+    if kind == "position":
+        return (
+            "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
+            "after the load make the same order and skip that many"
+        )
+    if kind == "samples":
+        return (
+            "make what a worker draws depend on the sample's index and a saved epoch only, "
+            "or seed it from the main process"
+        )
+    if kind == "gradient":
+        return "stop only between accumulation windows, or save the gradients too"
+    return f"save self.{path}, and set it in load_state_dict"
+
+
+WORDS_UNPROVED = "no state that can be put back makes the run equal: what differs lies outside of what the audit sees"

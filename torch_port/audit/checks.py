@@ -1,0 +1,163 @@
+"""What a load does beyond its result: does it read every key, change anything, give back what it was given?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_port.audit.leaves import Leaf
+from torch_port.audit.observe import observe, walk
+from torch_port.audit.values import GENERATORS, leaf
+
+SHOWN = 4  # names in a sentence
+
+
+class Watched(dict[Any, Any]):
+    """A dict that remembers which of its keys were read."""
+
+    def __init__(self, state: dict[Any, Any]) -> None:
+        super().__init__(state)
+        self.read: set[Any] = set()
+
+    def __getitem__(self, key: Any) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """As a dict's."""
+        self.read.add(key)
+        return super().pop(key, *default)
+
+    def items(self) -> Any:
+        """As a dict's."""
+        self.read |= set(self)
+        return super().items()
+
+    def values(self) -> Any:
+        """As a dict's."""
+        self.read |= set(self)
+        return super().values()
+
+    def copy(self) -> Any:
+        """As a dict's."""
+        self.read |= set(self)
+        return super().copy()
+
+    def keys(self) -> Any:
+        """As a dict's; who takes the keys is taken to read them (`dict(state)`, `{**state}`)."""
+        self.read |= set(self)
+        return super().keys()
+
+    def __iter__(self) -> Iterator[Any]:
+        return super().__iter__()
+
+
+def flat(state: Any, path: str = "") -> dict[str, Leaf]:
+    """The leaves of a saved state by path."""
+    if isinstance(state, (torch.Tensor, np.ndarray, *GENERATORS)):
+        return {path: leaf("", state)}
+    if isinstance(state, dict):
+        children = [(f"{path}.{key}" if path else str(key), child) for key, child in state.items()]
+    elif isinstance(state, (list, tuple)) and not all(
+        isinstance(x, (bool, int, float, str, type(None))) for x in state
+    ):
+        children = [(f"{path}[{index}]", child) for index, child in enumerate(state)]
+    elif hasattr(state, "__dict__") and not isinstance(state, type):
+        children = [(f"{path}.{key}", child) for key, child in vars(state).items()]
+    else:
+        return {path: leaf("", state)}
+    return {name: one for place, child in children for name, one in flat(child, place).items()}
+
+
+def digests(state: Any) -> dict[str, str]:
+    """The digests of all that a saved state holds, the states of generators as a whole too."""
+    found = {path: one.digest for path, one in flat(state).items()}
+    waiting = [("", state)] if isinstance(state, (dict, list, tuple)) else []
+    while waiting:
+        path, one = waiting.pop()
+        children = list(one.items() if isinstance(one, dict) else enumerate(one))
+        waiting += [(f"{path}.{key}", child) for key, child in children if isinstance(child, (dict, list, tuple))]
+        if children and not any(isinstance(child, torch.Tensor) for _, child in children):
+            found[f"{path}.*"] = leaf("", one).digest
+    return found
+
+
+def checked_load(trial: Any, state: Any, step: int) -> list[str]:
+    """Load with every check on; the run is of no use afterwards.
+
+    Args:
+        trial: the trial whose run loads.
+        state: what `torch.load` gave.
+        step: of the file.
+
+    Returns:
+        Warnings, one line each.
+    """
+    run, module, said = trial.run, trial.module, []
+    given = flat(state)
+    before = observe(walk(run, module))
+    watched = Watched(state) if type(state) is dict else state
+    with _Unmatched() as unmatched:
+        run.load_state_dict(watched)
+    after = observe(walk(run, module))
+    if before == after:
+        said.append("load_state_dict changed nothing")
+    if isinstance(watched, Watched) and (unread := [key for key in state if key not in watched.read]):
+        said.append(f"load_state_dict never reads {_names(unread)}")
+    said += unmatched.said
+    trial.phase.enter(f"save after the load of step {step}")
+    again = run.state_dict()
+    back = flat(again)
+    if changed := sorted(path for path in given.keys() | back.keys() if not _same(given.get(path), back.get(path))):
+        said.append(f"a state that is loaded and saved again differs: {_names(changed)}")
+    trial.phase.enter(f"step {step + 1}")
+    run.step()
+    later = flat(again)
+    if moved := sorted(path for path in back if path in later and not _same(back[path], later[path])):
+        said.append(
+            f"state_dict() gives live values, which change as training goes on: {_names(moved)}; "
+            "save them at once, or copy them (copy.deepcopy) to keep them"
+        )
+    trial.phase.leave()
+    return said
+
+
+class _Unmatched:
+    """Hears what `load_state_dict(strict=False)` of any module leaves unmatched."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __enter__(self) -> "_Unmatched":
+        self.original = original = torch.nn.Module.load_state_dict
+        said = self.said
+
+        def heard(module: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(module, *args, **kwargs)
+            name = type(module).__name__
+            if found.missing_keys:
+                said.append(f"{name}.load_state_dict: not in the saved state: {_names(found.missing_keys)}")
+            if found.unexpected_keys:
+                said.append(f"{name}.load_state_dict: matched nothing: {_names(found.unexpected_keys)}")
+            return found
+
+        torch.nn.Module.load_state_dict = heard  # type: ignore[method-assign, assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.nn.Module.load_state_dict = self.original  # type: ignore[method-assign]
+
+
+def _same(a: Leaf | None, b: Leaf | None) -> bool:
+    return a is not None and b is not None and a.digest == b.digest
+
+
+def _names(names: list[Any]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(repr(name) for name in names[:SHOWN]) + more

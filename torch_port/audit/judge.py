@@ -1,0 +1,134 @@
+"""Are two runs equal after a stop, and what differs first? On records alone, without torch.
+
+Results (weights, moments, rates, modes, losses, samples) must be equal. A number or tensor of the run object must be,
+if it changes in the uninterrupted run: what never changes is a setting. Generators, positions of iterators and
+gradients differ in sound loops too (a new iterator draws a seed that nobody uses); they are suspects, and count by what
+they change.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch_port.audit.findings import Difference
+from torch_port.audit.leaves import Leaf, difference, relative_distance
+from torch_port.audit.record import Record
+
+# The kinds in the order in which they tell what happened: causes before effects.
+TELLING = (
+    *("mode", "samples", "position", "generator", "schedule", "scaler", "buffer", "optimizer", "parameter", "other"),
+    *("counter", "gradient", "loss"),
+)
+RESULTS = {"parameter", "buffer", "optimizer", "schedule", "scaler", "mode", "samples", "loss"}
+MARKS = {"counter", "other"}
+NO_RESULTS = ("_step_count", "_last_lr", "initial_lr", "num_bad_epochs_")
+
+
+class Comparison(NamedTuple):
+    """Two runs after a stop."""
+
+    faults: tuple[Difference, ...]  # at the first step that differs, the most telling first
+    curve: tuple[tuple[int, float], ...]
+    largest: dict[str, float]  # path -> largest distance at any step
+
+
+def kind_of(path: str, *records: dict[str, Leaf]) -> str:
+    """The kind of a leaf in the first of the records that has it."""
+    return next((record[path].kind for record in records if path in record), "other")
+
+
+def changing(record: Record) -> set[str]:
+    """The paths that do not have one value all through a run."""
+    steps = sorted(record.at)
+    first = record.at[steps[0]]
+    return {path for step in steps[1:] for path, one in record.at[step].items() if first.get(path) != one} | {
+        path for step in steps[1:] for path in first if path not in record.at[step]
+    }
+
+
+def differing(a: dict[str, Leaf], b: dict[str, Leaf], passed: Iterable[str] = ()) -> list[str]:
+    """The paths at which two moments differ, the most telling first."""
+    hidden = set(passed)
+    paths = [path for path in a.keys() | b.keys() if path not in hidden and not _same(a.get(path), b.get(path))]
+    return sorted(paths, key=lambda path: telling(path, kind_of(path, a, b)))
+
+
+def telling(path: str, kind: str) -> tuple[int, int, str]:
+    """Sorts paths: causes before effects, what the user named before what is derived from it."""
+    return TELLING.index(kind) if kind in TELLING else len(TELLING), path.count("._"), path
+
+
+def compare(
+    a: Record, b: Record, stop: int, *, passed: Iterable[str] = (), moving: set[str] | None = None
+) -> Comparison:
+    """Compare a resumed run with the uninterrupted one at every step after a stop.
+
+    Args:
+        a: the uninterrupted run.
+        b: the resumed one.
+        stop: the step after which it was stopped.
+        passed: paths not to be judged, as they differ between two uninterrupted runs.
+        moving: `changing(a)`, where it is known already.
+    """
+    moves = changing(a) if moving is None else moving
+    hidden = set(passed)
+    faults: tuple[Difference, ...] = ()
+    curve: list[tuple[int, float]] = []
+    largest: dict[str, float] = {}
+    for step in sorted(b.at):
+        if step < stop:
+            continue
+        here, there = a.at.get(step, {}), b.at.get(step, {})
+        apart, found = 0.0, []
+        for path in differing(here, there, hidden):
+            if step == stop and path.startswith(("loss", "samples")):
+                continue  # of the step before the load
+            if not judged(path, kind_of(path, here, there), moves):
+                continue
+            one = difference(step, path, here.get(path), there.get(path))
+            found.append(one)
+            apart = max(apart, relative_distance(one, here.get(path)))
+            largest[path] = max(largest.get(path, 0.0), one.distance)
+        curve.append((step, apart))
+        if found and step > stop and not faults:
+            faults = tuple(found)
+    return Comparison(faults, tuple(curve), largest)
+
+
+def judged(path: str, kind: str, moves: set[str]) -> bool:
+    """Whether a leaf of this kind must be equal."""
+    if kind in RESULTS:
+        return not path.endswith(NO_RESULTS)
+    return kind in MARKS and path in moves
+
+
+def floor_of(a: Record, b: Record) -> tuple[Difference | None, dict[str, float], set[str]]:
+    """Two uninterrupted runs: the first result that differs, the largest distance by path, and paths to pass over.
+
+    Clocks, names of files and the like differ from run to run and change no result: these paths are passed over.
+    """
+    everything = compare(a, b, min(a.at) - 1, moving=set().union(*(found.keys() for found in a.at.values())))
+    paths = set(everything.largest)
+    kinds = {path: kind_of(path, *a.at.values(), *b.at.values()) for path in paths}
+    strong = {path for path in paths if kinds[path] in RESULTS and (kinds[path] != "loss" or path == "loss")}
+    if not strong:
+        return None, {}, paths
+    found = compare(a, b, min(a.at) - 1, passed=paths - strong)
+    return found.faults[0] if found.faults else None, found.largest, paths - strong
+
+
+def is_rounding(floor: dict[str, float], record: Record) -> bool:
+    """Whether a noise floor is small enough to judge by: each leaf to a hundredth of its size, and the same samples."""
+    last = record.at[max(record.at)]
+    return all(relative_distance(Difference(0, path, None, None, apart), last.get(path)) < 0.01
+               for path, apart in floor.items())  # fmt: skip
+
+
+def within(largest: dict[str, float], floor: dict[str, float]) -> bool:
+    """Whether no leaf is further away than twice what two uninterrupted runs are apart at most, by path."""
+    return all(math.isfinite(apart) and apart <= 2 * floor.get(path, 0.0) for path, apart in largest.items())
+
+
+def _same(a: Leaf | None, b: Leaf | None) -> bool:
+    return a is not None and b is not None and a.digest == b.digest and (a.dtype, a.shape, a.device) == (
+        b.dtype, b.shape, b.device)  # fmt: skip

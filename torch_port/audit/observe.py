@@ -1,0 +1,344 @@
+"""A run object as an ordered map of its states: path -> Slot, each with its value and the way to put another there.
+
+The walk follows attributes, containers, closures and iterators from the run object, and adds the generators of the
+process. Every object counts once, under the first path that reaches it. What a library keeps for itself (hooks, caches)
+is passed over; an object that cannot be looked into is listed in `opaque`.
+"""
+
+import itertools
+import random  # noqa: TID251
+import re
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from torch_port.audit.leaves import Leaf
+from torch_port.audit.places import attributes_of, in_dict, in_list, in_object, into, lazy
+from torch_port.audit.values import GENERATORS, PLAIN, generator_state, leaf, set_generator_state
+
+DEEPEST = 24
+MOST = 20_000  # slots
+LONG = 64  # a dict of more plain entries than these is one state
+HIDDEN_OF_MODULES = re.compile(
+    r"_parameters|_buffers|_modules|_non_persistent.*|.*_hooks.*|_backward.*|training|_is_full.*"
+    r"|call_super_init|dump_patches|T_destination|_compiled_call_impl|_version"
+)
+HIDDEN_OF_OPTIMIZERS = re.compile(
+    r"state|param_groups|defaults|.*_hooks.*|_zero_grad.*|_patch.*|_warned.*|_opt_called"
+    r"|_step_count|_need_device.*|_params$|_numel_cache"
+)
+HIDDEN_OF_SCHEDULES = re.compile(r"_get_lr_called.*|_is_initial|verbose|.*lr_lambdas|anneal_func|mode_worse")
+UNSEEN = (
+    *(type, types.ModuleType, types.GenericAlias, types.BuiltinFunctionType, types.CodeType, re.Pattern),
+    *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),
+)
+HOLD_NOTHING = (
+    *("pathlib", "logging", "datetime", "re", "typing", "inspect", "weakref", "_weakref", "argparse", "abc"),
+    *("collections.abc", "torch._C", "functools", "operator", "enum", "io", "_io"),
+)
+LINKED = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, *GENERATORS)  # what is better not held twice
+
+
+class Slot(NamedTuple):
+    """A state where it lives."""
+
+    kind: str
+    group: str  # states that are lost and put back as one
+    value: Any
+    put: Callable[[Any], None] | None = None  # None: it can be seen, not set
+    drop: Callable[[], None] | None = None  # remove it, where it may be missing
+
+
+class Seen(NamedTuple):
+    """What a walk found."""
+
+    slots: dict[str, Slot]
+    objects: dict[str, Any]  # path -> container, for what must be created there
+    opaque: tuple[str, ...]
+    aliases: dict[str, str]  # second path -> first, of what is one object, or one memory
+
+
+def walk(run: Any, module: types.ModuleType | None = None) -> Seen:
+    """Every state that a run object, its module's globals and the process hold, in the order in which they are met."""
+    return _Walker(module.__name__ if module else None).whole(run, module)
+
+
+def observe(seen: Seen) -> dict[str, Leaf]:
+    """What is remembered of every state."""
+    return {path: leaf(slot.kind, slot.value) for path, slot in seen.slots.items()}
+
+
+class _Walker:
+    """One walk; every object once."""
+
+    def __init__(self, user: str | None) -> None:
+        self.user = user
+        self.slots: dict[str, Slot] = {}
+        self.objects: dict[str, Any] = {}
+        self.opaque: dict[str, str] = {}
+        self.aliases: dict[str, str] = {}
+        self.at: dict[int, str] = {}  # id -> first path
+        self.memory: dict[Any, str] = {}  # where a tensor lies -> first path
+        self.keep: list[Any] = []  # so that no id is used twice
+        self.names: dict[int, str] = {}  # id of a parameter -> its name
+        self.later: list[Callable[[], None]] = []  # optimizers, when all parameters have their names
+
+    def whole(self, run: Any, module: types.ModuleType | None) -> Seen:
+        self.visit("", run, 0, None)
+        for name, value in vars(module).items() if module else ():
+            if not name.startswith("__") and not isinstance(value, (*UNSEEN, types.FunctionType)):
+                self.visit(f"globals.{name}", value, 1, in_dict(vars(module), name))
+        self.later, waiting = [], self.later
+        for visit in waiting:
+            visit()
+        self._process()
+        return Seen(self.slots, self.objects, tuple(self.opaque), self.aliases)
+
+    def add(self, path: str, kind: str, value: Any, put: Any = None, *, group: str = "", drop: Any = None) -> None:
+        if path not in self.slots and len(self.slots) < MOST:
+            self.slots[path] = Slot(kind, group or path, value, put, drop)
+
+    def visit(self, path: str, value: Any, depth: int, put: Any) -> None:
+        if isinstance(value, PLAIN) or _is_plain(value):
+            self.add(path, "counter", value, put, drop=put and getattr(put, "drop", None))
+            return
+        if isinstance(value, UNSEEN) or depth > DEEPEST or len(self.slots) >= MOST:
+            return
+        if id(value) in self.at:
+            if isinstance(value, LINKED):
+                self.aliases.setdefault(path, self.at[id(value)])
+            return
+        self.at[id(value)] = path
+        self.keep.append(value)
+        self.objects[path] = value
+        if isinstance(value, torch.Tensor):
+            self._tensor(path, value, put)
+        elif isinstance(value, np.ndarray):
+            self.add(path, "other", value, into(value), group=_top(path))
+        elif isinstance(value, GENERATORS):
+            self.add(path, "generator", value, lambda state, g=value: set_generator_state(g, state))
+        elif isinstance(value, torch.nn.Module):
+            self._module(path, value, depth)
+        elif isinstance(value, Optimizer):
+            self.later.append(lambda: self._optimizer(path, value, depth))
+        elif isinstance(value, (LRScheduler, ReduceLROnPlateau)):
+            self._attributes(path, value, depth, HIDDEN_OF_SCHEDULES, "schedule", path)
+        elif isinstance(value, GradScaler):
+            self._scaler(path, value)
+        elif isinstance(value, _BaseDataLoaderIter):
+            self._position(path, value, depth)
+        else:
+            self._container(path, value, depth)
+
+    def _container(self, path: str, value: Any, depth: int) -> None:
+        if isinstance(value, dict):
+            for key in list(value):
+                if isinstance(key, (str, int, float, bool)):
+                    self.visit(_join(path, str(key)), value[key], depth + 1, in_dict(value, key))
+        elif isinstance(value, (list, deque)):
+            for index, child in enumerate(value):
+                self.visit(f"{path}[{index}]", child, depth + 1, in_list(value, index))
+        elif isinstance(value, (tuple, set, frozenset)):
+            for index, child in enumerate(value):
+                self.visit(f"{path}[{index}]", child, depth + 1, None)
+        elif isinstance(value, types.FunctionType):
+            if not (value.__module__ or "").startswith(("torch.", "numpy.")):
+                for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                    self._cell(_join(path, name), cell, depth)
+        elif isinstance(value, types.MethodType):
+            self.visit(path, value.__self__, depth + 1, None)
+        elif isinstance(value, types.GeneratorType):
+            self._frame(path, value, depth)
+        elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+            self._iterator(path, value, depth)
+        elif type(value).__name__ == "partial" and hasattr(value, "func"):
+            self.visit(path, (value.func, value.args, value.keywords), depth + 1, None)
+        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+            if not _holds_nothing(type(value)):
+                self._attributes(path, value, depth, re.compile(r"(?!)"))
+        elif not _holds_nothing(type(value)) and not callable(value) and not path.endswith("._abc_impl"):
+            self.opaque[path] = type(value).__name__
+
+    def _attributes(
+        self, path: str, owner: Any, depth: int, hidden: "re.Pattern[str]", kind: str = "", group: str = ""
+    ) -> None:
+        for name, child in attributes_of(owner):
+            if hidden.fullmatch(name):
+                continue
+            place, put = _join(path, name), in_object(owner, name)
+            if kind and (isinstance(child, PLAIN) or _is_plain(child)):
+                self.add(place, kind, child, put, group=group, drop=put.drop)
+            else:
+                self.visit(place, child, depth + 1, put)
+        cls = type(owner)
+        if self.user and cls.__module__ == self.user:
+            for name, child in list(vars(cls).items()):
+                if not name.startswith("__") and not callable(child) and not isinstance(child, UNSEEN):
+                    self.visit(f"{cls.__name__}.{name}", child, depth + 1, in_object(cls, name))
+
+    def _tensor(self, path: str, value: torch.Tensor, put: Any) -> None:
+        parameter = isinstance(value, torch.nn.Parameter) or (value.requires_grad and value.is_leaf)
+        if parameter:
+            self._parameter(path, path, value, _top(path))
+        else:
+            self.add(path, "other", value, into(value, put), group=_top(path), drop=getattr(put, "drop", None))
+            self._memory(path, value)
+
+    def _memory(self, path: str, value: torch.Tensor) -> None:
+        """Note who else has this very memory."""
+        if value.layout == torch.strided and value.numel():
+            place = (value.data_ptr(), tuple(value.shape))
+            if self.memory.setdefault(place, path) != path:
+                self.aliases.setdefault(path, self.memory[place])
+
+    def _parameter(self, path: str, name: str, value: torch.Tensor, group: str) -> None:
+        self.names[id(value)] = name
+        self.at.setdefault(id(value), path)
+        self.objects[path] = value
+        self._memory(path, value)
+        self.add(path, "parameter", value, into(value), group=group)
+        self.add(
+            f"{path}.requires_grad", "mode", value.requires_grad, value.requires_grad_, group=f"{group}.requires_grad"
+        )
+        if value.grad is not None:
+            put = in_object(value, "grad")
+            copy, drop = lambda new: put(new.to(value.device)), lambda: setattr(value, "grad", None)
+            self.add(f"{path}.grad", "gradient", value.grad, copy, group=f"{group}.grad", drop=drop)
+
+    def _module(self, path: str, root: torch.nn.Module, depth: int) -> None:
+        for name, module in root.named_modules():
+            place = _join(path, name)
+            self.at.setdefault(id(module), place)
+            self.objects[place] = module
+            self.add(_join(place, "training"), "mode", module.training, in_object(module, "training"),
+                     group=_join(path, "training"))  # fmt: skip
+        for name, parameter in root.named_parameters():
+            if id(parameter) not in self.names:
+                self._parameter(_join(path, name), name, parameter, path)
+        for name, buffer in root.named_buffers():
+            if id(buffer) not in self.at:
+                self.at[id(buffer)] = _join(path, name)
+                self.keep.append(buffer)
+                self.objects[_join(path, name)] = buffer
+                self._memory(_join(path, name), buffer)
+                self.add(_join(path, name), "buffer", buffer, into(buffer))
+        for name, module in root.named_modules():
+            for attribute, child in attributes_of(module):
+                if not HIDDEN_OF_MODULES.fullmatch(attribute) and not attribute.startswith("_flat_weight"):
+                    put = in_object(module, attribute)
+                    self.visit(_join(_join(path, name), attribute), child, depth + 1, put)
+
+    def _optimizer(self, path: str, optimizer: Optimizer, depth: int) -> None:
+        for number, group in enumerate(optimizer.param_groups):
+            tail = f"/{number}" if len(optimizer.param_groups) > 1 else ""
+            for key, value in group.items():
+                if key != "params" and (isinstance(value, (*PLAIN, torch.Tensor)) or _is_plain(value)):
+                    kind = "schedule" if key in ("lr", "initial_lr") else "optimizer"
+                    put = into(value) if isinstance(value, torch.Tensor) else in_dict(group, key)
+                    self.add(f"{path}/{key}{tail}", kind, value, put, group=f"{path}/{key}")
+            for place, parameter in enumerate(group["params"]):
+                name = self.names.setdefault(id(parameter), f"group{number}.{place}")
+                state = optimizer.state.get(parameter, {})
+                self.objects[f"{path}//{name}"] = (optimizer, parameter)
+                for key, value in state.items():
+                    self._moment(path, str(key), name, value, optimizer.state[parameter], key)
+        self._attributes(path, optimizer, depth, HIDDEN_OF_OPTIMIZERS)
+
+    def _moment(self, path: str, shown: str, name: str, value: Any, state: Any, key: Any) -> None:
+        whole, entry = f"{path}/{shown}", in_dict(state, key)
+        put = into(value, entry) if isinstance(value, torch.Tensor) else entry
+        self.add(f"{whole}/{name}", "optimizer", value, put, group=whole, drop=lambda: state.pop(key, None))
+
+    def _scaler(self, path: str, scaler: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        for name, value, tensor, initial in (
+            ("scale", scaler.get_scale(), "_scale", "_init_scale"),
+            ("growth_tracker", scaler._get_growth_tracker(), "_growth_tracker", "_init_growth_tracker"),
+        ):
+            self.add(_join(path, name), "scaler", value, lazy(scaler, tensor, initial), group=path)
+        for name in ("_growth_factor", "_backoff_factor", "_growth_interval"):
+            value, put = getattr(scaler, name), in_object(scaler, name)
+            self.add(_join(path, name.strip("_")), "scaler", value, put, group=path)
+
+    def _position(self, path: str, iterator: Any, depth: int) -> None:
+        self.add(_join(path, "position"), "position", int(iterator._num_yielded), group=path)
+        for name in ("_base_seed",):
+            self.add(_join(path, name.strip("_")), "position", getattr(iterator, name, None), group=path)
+
+    def _frame(self, path: str, generator: Any, depth: int) -> None:
+        frame = generator.gi_frame
+        line = None if frame is None else frame.f_lineno
+        self.add(_join(path, "line"), "position", line, group=path)
+        for name, child in list(frame.f_locals.items()) if frame is not None else ():
+            if isinstance(child, PLAIN) or _is_plain(child):
+                self.add(_join(path, name), "position", child, group=path)
+            else:
+                self.visit(_join(path, name), child, depth + 1, None)
+
+    def _iterator(self, path: str, value: Any, depth: int) -> None:
+        if isinstance(value, itertools.count):
+            self.add(path, "position", repr(value), group=path)
+            return
+        try:
+            _, inside, *place = value.__reduce__()
+        except Exception:
+            self.opaque[path] = type(value).__name__
+            return
+        if place:
+            self.add(_join(path, "position"), "position", place[0], value.__setstate__, group=path)
+        for index, child in enumerate(inside):
+            if isinstance(child, Iterator):
+                self.visit(f"{path}[{index}]", child, depth + 1, None)
+
+    def _cell(self, path: str, cell: Any, depth: int) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            return
+        self.visit(path, value, depth + 1, in_object(cell, "cell_contents"))
+
+    def _process(self) -> None:
+        """The generators of the process."""
+        self.add("rng/python", "generator", random._inst, random.setstate)
+        self.add("rng/numpy", "generator", np.random.mtrand._rand, np.random.set_state)
+        self.add("rng/torch", "generator", torch.default_generator, torch.default_generator.set_state)
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        for index, generator in enumerate(torch.cuda.default_generators if in_use else ()):
+            self.add(f"rng/cuda:{index}", "generator", generator, generator.set_state)
+
+
+def _is_plain(value: Any) -> bool:
+    """A container of plain values only: one state."""
+    if isinstance(value, dict):
+        return len(value) > LONG and all(isinstance(x, PLAIN) for x in value.values())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return all(isinstance(x, PLAIN) or (isinstance(x, (list, tuple)) and _is_plain(x)) for x in value)
+    return False
+
+
+def _holds_nothing(cls: type) -> bool:
+    return any(cls.__module__ == name or cls.__module__.startswith(name + ".") for name in HOLD_NOTHING)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def _top(path: str) -> str:
+    """The attribute of the run object that a path lies under."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0] if not path.startswith("globals.") else ".".join(path.split(".")[:2])
+
+
+def state_of(value: Any) -> Any:
+    """The value to keep of a slot: a generator's state, else the value."""
+    return generator_state(value) if isinstance(value, GENERATORS) else value

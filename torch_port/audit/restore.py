@@ -1,0 +1,89 @@
+"""Values put where their paths point: what makes a lost state whole again in a trial."""
+
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+
+from torch_port.audit.observe import Seen
+from torch_port.audit.places import MISSING
+
+
+def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
+    """Put values where their paths point, `MISSING` for a state that is to go; returns the paths that could not be."""
+    failed = []
+    order = sorted(values, key=lambda path: path in seen.slots and seen.slots[path].kind == "generator")
+    for path in order:
+        slot, value = seen.slots.get(path), values[path]
+        try:
+            if slot is None:
+                done = value is MISSING or _create(seen, path, value)
+            elif value is MISSING:
+                done = slot.drop is not None
+                if slot.drop is not None:
+                    slot.drop()
+            else:
+                done = slot.put is not None
+                if slot.put is not None:
+                    slot.put(value)
+        except Exception:  # a value that does not fit there is not put back, whatever its owner says of it
+            done = False
+        if not done:
+            failed.append(path)
+    return failed
+
+
+def link(seen: Seen, links: dict[str, str | None]) -> list[str]:
+    """Make each path the very object or memory of its target, or its own for None; returns those that cannot be."""
+    failed = []
+    for path, target in links.items():
+        if target is None:
+            here = seen.slots[path].value if path in seen.slots else None
+            done = isinstance(here, torch.Tensor) and _create(seen, path, here.detach().clone())
+        else:
+            there = seen.objects.get(target)
+            shared = isinstance(there, torch.nn.Parameter) and path in seen.slots  # a state_dict's view of it
+            done = there is not None and _create(seen, path, there.detach() if shared else there)
+        if not done:
+            failed.append(path)
+    return failed
+
+
+def make_containers(seen: Seen, dicts: list[str], scalers: dict[str, str]) -> None:
+    """Make the dicts and the scalers that are not there yet."""
+    for path in dicts:
+        if path not in seen.objects:
+            fresh: dict[Any, Any] = {}
+            if _create(seen, path, fresh):
+                seen.objects[path] = fresh
+    for path, device in scalers.items():
+        if path not in seen.objects:
+            _create(seen, path, GradScaler(device))
+
+
+def _create(seen: Seen, path: str, value: Any) -> bool:
+    """Make a state that is not there: of an optimizer, an attribute or an entry."""
+    if "/" in path and not path.startswith("rng/"):
+        head, key, name = [*path.split("/", 2), ""][:3]
+        optimizer, parameter = seen.objects.get(f"{head}//{name}", (None, None))
+        if optimizer is not None:
+            on_device = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            optimizer.state[parameter][key] = value.to(parameter.device, copy=True) if on_device else value
+        return optimizer is not None
+    if path.endswith(".grad") and isinstance(seen.objects.get(path[:-5]), torch.Tensor):
+        seen.objects[path[:-5]].grad = value.to(seen.objects[path[:-5]].device)
+        return True
+    if path.endswith("]") and isinstance(seen.objects.get(path.rpartition("[")[0]), list):
+        seen.objects[path.rpartition("[")[0]].append(value)
+        return True
+    for place in (place for place in range(len(path), -1, -1) if path[place : place + 1] == "." or place == 0):
+        owner, name = seen.objects.get(path[:place]), path[place:].removeprefix(".")  # a key may have dots
+        if isinstance(owner, dict):
+            owner[name] = value
+            return True
+        if owner is not None:
+            if "." not in name and hasattr(owner, "__dict__"):
+                setattr(owner, name, value)
+                return True
+            return False
+    return False

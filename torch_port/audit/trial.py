@@ -1,0 +1,256 @@
+"""One run of the user's loop as a request asks for it: from the start or from a file, with states put back or left out.
+
+A request (`Spec`) names the file to load, the states to put back and to lose, the steps, and where to save. The record
+has the leaves after the construction, after the load and after every step; a leaf that did not change is not repeated.
+"""
+
+import json
+import os
+import types
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+
+from torch_port.audit.findings import Failure
+from torch_port.audit.leaves import Leaf
+from torch_port.audit.observe import Seen, observe, state_of, walk
+from torch_port.audit.places import MISSING
+from torch_port.audit.record import Delivery
+from torch_port.audit.restore import link, make_containers, put_back
+from torch_port.audit.samples import Recorder
+from torch_port.audit.values import decode, encode, leaf
+
+
+class Spec(TypedDict, total=False):
+    """What a run is asked to do; plain values, so that it travels as JSON."""
+
+    record: str  # where its record goes
+    limit: float  # seconds for each call of the user's code
+    start: int  # steps completed before
+    steps: int  # at which it ends
+    load: str | None
+    put_back: dict[str, Any]  # {"file": a dump, "paths": [...], "gone": [...], "links": {...}}: after the load
+    lose: list[str]  # paths that are as in the fresh run, after the load
+    rest: dict[str, Any]  # for `samples.Recorder`
+    save: dict[str, str]  # step -> file
+    dump: dict[str, str]  # step -> file of all values
+    checks: bool
+    drift: str  # a dump to measure the generators against, after the load
+
+
+class Trial:
+    """One run, with what it saw."""
+
+    def __init__(self, spec: Spec, factory: Any, module: types.ModuleType, phase: Any) -> None:
+        self.spec, self.factory, self.module, self.phase = spec, factory, module, phase
+        self.moments: list[tuple[Any, dict[str, Leaf], list[str]]] = []  # (when, changed leaves, gone paths)
+        self.last: dict[str, Leaf] = {}
+        self.deliveries: dict[int, list[Delivery]] = {}
+        self.groups: dict[str, str] = {}
+        self.facts: dict[str, Any] = {"warnings": [], "opaque": []}
+        self.recorder = Recorder(self._loader_name, spec.get("rest"))
+
+    def execute(self) -> None:
+        """Construct, load, put back, step and save."""
+        spec, step = self.spec, self.spec["start"]
+        self.facts["flags"] = _flags()
+        self.recorder.install()
+        self.phase.enter("construct")
+        self.run = self.factory()
+        self._check_protocol()
+        seen = self._look("fresh")
+        if step == 0:
+            self._record(step, seen)
+        if spec.get("load"):
+            fresh = {
+                path: encode(state_of(seen.slots[path].value)) for path in spec.get("lose", []) if path in seen.slots
+            }
+            self.phase.enter(f"load after step {step}")
+            self._load(str(spec["load"]))
+            self.phase.leave()
+            self._replace(fresh)
+            self._measure_drift()
+            self._record(step, self._look("loaded"))
+        self._save(step)
+        while step < spec["steps"]:
+            step += 1
+            self.recorder.step = step
+            self.recorder.take()
+            self.phase.enter(f"step {step}")
+            result = self.run.step()
+            self.phase.leave()
+            self.deliveries[step] = self.recorder.take()
+            seen = self._look("step")
+            self._record(step, seen, _losses(result), self.deliveries[step])
+            self._save(step, seen)
+
+    def write(self, record: Path, failure: Failure | None) -> None:
+        """The record, whole or not at all."""
+        moments = [
+            [when, {path: list(one) for path, one in leaves.items()}, gone] for when, leaves, gone in self.moments
+        ]
+        self.facts["ends"] = self.recorder.ends
+        whole = {"failure": failure, "moments": moments, "deliveries": self.deliveries, "groups": self.groups,
+                 "facts": self.facts}  # fmt: skip
+        partial = record.with_suffix(".part")
+        partial.write_text(json.dumps(whole))
+        partial.rename(record)
+
+    def _check_protocol(self) -> None:
+        lacking = [name for name in ("step",) if not callable(getattr(self.run, name, None))]
+        for plain, own in (("state_dict", "save"), ("load_state_dict", "load")):
+            if not callable(getattr(self.run, plain, None)) and not callable(getattr(self.run, own, None)):
+                lacking.append(f"{plain} (or {own})")
+        if lacking:
+            kind = type(self.run).__name__
+            raise TypeError(
+                f"{kind}: a run needs step(), state_dict() and load_state_dict(state); it lacks {', '.join(lacking)}"
+            )
+
+    def _look(self, when: str) -> Seen:
+        seen = walk(self.run, self.module)
+        self.loaders = {id(value): path for path, value in seen.objects.items()}
+        self.groups.update({path: slot.group for path, slot in seen.slots.items()})
+        self.facts["opaque"] = sorted(set(self.facts["opaque"]) | set(seen.opaque))
+        return seen
+
+    def _record(self, step: int, seen: Seen, losses: Any = (), deliveries: Any = ()) -> None:
+        leaves = observe(seen)
+        for path, value in dict(losses).items():
+            leaves[path] = leaf("loss", value)
+        if deliveries:
+            got = [one for one in deliveries if one.digest]
+            shown = "; ".join(f"{one.loader}: {one.ids if one.ids is not None else one.digest}" for one in got)
+            leaves["samples"] = leaf("samples", [(one.loader, one.ids, one.digest) for one in got])._replace(
+                value=shown[:200]
+            )
+        if str(step) in self.spec.get("dump", {}) or (step == self.spec["start"] and self.spec.get("load")):
+            self.facts.setdefault("aliases", {})[step] = seen.aliases
+        changed = {path: one for path, one in leaves.items() if self.last.get(path) != one}
+        self.moments.append((step, changed, [path for path in self.last if path not in leaves]))
+        self.last = leaves
+
+    def _save(self, step: int, seen: Seen | None = None) -> None:
+        path = self.spec.get("save", {}).get(str(step))
+        if path and step > self.spec["start"]:
+            self.phase.enter(f"save after step {step}")
+            if callable(getattr(self.run, "save", None)):
+                self.run.save(path)
+            else:
+                state = self.run.state_dict()
+                self._note_saved(step, state)
+                torch.save(state, path)
+            self.phase.leave()
+        path = self.spec.get("dump", {}).get(str(step))
+        if path and seen is not None:
+            values = {name: encode(state_of(slot.value)) for name, slot in seen.slots.items()
+                      if slot.put is not None or slot.drop is not None}  # fmt: skip
+            values["/dicts"] = [name for name, one in seen.objects.items() if isinstance(one, dict)]
+            values["/scalers"] = {
+                name: one._device for name, one in seen.objects.items() if isinstance(one, GradScaler)
+            }
+            torch.save(values, path)
+
+    def _note_saved(self, step: int, state: Any) -> None:
+        """The digests of all that the saved dict holds."""
+        from torch_port.audit.checks import digests
+
+        self.facts.setdefault("saved", {})[step] = digests(state)
+
+    def _load(self, path: str) -> None:
+        if callable(getattr(self.run, "load", None)) and callable(getattr(self.run, "save", None)):
+            self.run.load(path)
+            return
+        state = self._read(path)
+        if self.spec.get("checks"):
+            from torch_port.audit.checks import checked_load
+
+            self.facts["warnings"] += checked_load(self, state, self.spec["start"])
+        else:
+            self.run.load_state_dict(state)
+
+    def _read(self, path: str) -> Any:
+        """The file this audit wrote a moment ago; where weights_only refuses it, it says so and reads it whole."""
+        try:
+            return torch.load(path, weights_only=True)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            refused = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
+            self.facts["warnings"].append(
+                f"torch.load(weights_only=True) refuses the saved state: {(refused or [reason])[0]}"
+            )
+            return torch.load(path, weights_only=False)
+
+    def _replace(self, fresh: dict[str, Any]) -> None:
+        """Lose states, or put them back."""
+        values = {path: decode(value) for path, value in fresh.items()}
+        values.update({path: MISSING for path in self.spec.get("lose", []) if path not in fresh})
+        wanted = self.spec.get("put_back")
+        failed: list[str] = []
+        if wanted:
+            dump = torch.load(wanted["file"], weights_only=True)
+            owners = {path[:place] for path in wanted["paths"] for place, letter in enumerate(path) if letter in ".["}
+            make_containers(
+                walk(self.run, self.module),
+                [path for path in dump["/dicts"] if path in owners],
+                {path: device for path, device in dump["/scalers"].items() if path in owners},
+            )
+            failed += link(walk(self.run, self.module), wanted["links"])
+            values.update({path: decode(dump[path]) for path in wanted["paths"] if path in dump})
+            values.update(dict.fromkeys(wanted["gone"], MISSING))
+        if values:
+            failed += put_back(walk(self.run, self.module), values)
+        self.facts["not put back"] = failed
+
+    def _measure_drift(self) -> None:
+        """How far each generator is from where the uninterrupted run had it, in draws."""
+        if "drift" not in self.spec:
+            return
+        from torch_port.audit.draws import drift
+
+        dump = torch.load(self.spec["drift"], weights_only=True)
+        for path, slot in walk(self.run, self.module).slots.items():
+            if slot.kind == "generator" and path in dump:
+                with suppress(ValueError):
+                    found = drift(decode(dump[path]), state_of(slot.value))
+                    if found.relation != "same":
+                        self.facts.setdefault("drift", {})[path] = found.text
+
+    def _loader_name(self, loader: Any) -> str:
+        if not hasattr(self, "loaders"):
+            self.loaders = {}
+        if id(loader) not in self.loaders and hasattr(self, "run"):
+            self.loaders = {id(value): path for path, value in walk(self.run, self.module).objects.items()}
+        return self.loaders.get(id(loader), "loader")
+
+
+def _flags() -> list[str]:
+    """What decides whether equal runs are equal."""
+    return [
+        f"torch.use_deterministic_algorithms: {torch.are_deterministic_algorithms_enabled()}",
+        f"cudnn.benchmark: {torch.backends.cudnn.benchmark}",
+        f"cudnn.deterministic: {torch.backends.cudnn.deterministic}",
+        f"float32 matmul precision: {torch.get_float32_matmul_precision()}",
+        f"threads: {torch.get_num_threads()}",
+        f"PYTHONHASHSEED: {os.environ.get('PYTHONHASHSEED')}",
+    ]
+
+
+def _losses(result: Any) -> dict[str, Any]:
+    """What step() returned, as leaves: a number as `loss`, a dict of numbers as `loss/name`."""
+    if result is None:
+        return {}
+    if isinstance(result, dict):
+        return {f"loss/{key}": _number(value) for key, value in result.items() if _number(value) is not None}
+    if isinstance(result, (tuple, list)):
+        return {f"loss/{index}": _number(value) for index, value in enumerate(result) if _number(value) is not None}
+    return {"loss": _number(result)} if _number(result) is not None else {}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return value if isinstance(value, (bool, int, float, str)) or hasattr(value, "dtype") else None

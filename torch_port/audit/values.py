@@ -1,0 +1,148 @@
+"""The value of a state: what a leaf remembers of it, and the value in full, copied to a file and back."""
+
+import hashlib
+import random  # noqa: TID251
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_port.audit.leaves import SAMPLED, Leaf, encode_sample
+
+PLAIN = (bool, int, float, str, bytes, complex, type(None), np.generic, torch.dtype, torch.device, torch.Size)
+GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
+
+
+def leaf(kind: str, value: Any) -> Leaf:
+    """Remember a value: a tensor, an array, a generator, a plain value or a list of them."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_leaf(kind, value)
+    if isinstance(value, np.ndarray) and _shared(value):
+        return _tensor_leaf(kind, torch.from_numpy(np.array(value, order="C")), str(value.dtype))
+    if isinstance(value, np.ndarray):
+        data = value.tobytes() if value.dtype != object else repr(value.tolist()).encode()
+        return Leaf(kind, _digest(data), str(value.dtype), value.shape)
+    if isinstance(value, GENERATORS):
+        return Leaf(kind, leaf("", generator_state(value)).digest, type(value).__name__)
+    if isinstance(value, np.generic):
+        value = value.item()
+    text = repr(_hashable(value))
+    small = isinstance(value, (bool, int, float, str, type(None))) and len(text) <= 120
+    numbers = _numbers(value)
+    shown = value if small else text if len(text) <= 120 else text[:100] + " ..."
+    sample = "" if numbers is None else encode_sample(numbers)
+    shape = (len(value),) if isinstance(value, (list, tuple)) else ()
+    return Leaf(kind, _digest(text.encode()), type(value).__name__, shape, "", shown, sample)
+
+
+def generator_state(generator: Any) -> Any:
+    """The state of a generator of torch, NumPy or Python."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return generator.getstate()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Put a generator where another of its kind was."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.BitGenerator):
+        generator.state = state
+    elif isinstance(generator, (np.random.RandomState, torch.Generator)):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def encode(value: Any) -> Any:
+    """A copy of a value that torch.save and torch.load(weights_only=True) carry."""
+    if isinstance(value, torch.Tensor):
+        return {"is": "tensor", "of": value.detach().to("cpu", copy=True)}
+    if isinstance(value, np.ndarray):
+        raw = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.zeros(0)
+        return {"is": "array", "of": raw, "dtype": value.dtype.str, "shape": value.shape}
+    if isinstance(value, GENERATORS):
+        return {"is": "generator", "of": encode(generator_state(value))}
+    if isinstance(value, np.generic):
+        return {"is": "array", **{k: v for k, v in encode(np.asarray(value)).items() if k != "is"}, "scalar": True}
+    if isinstance(value, dict):
+        return {"is": "dict", "of": [(encode(key), encode(child)) for key, child in value.items()]}
+    if isinstance(value, deque):
+        return encode(list(value))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return {"is": type(value).__name__, "of": [encode(child) for child in value]}
+    return value
+
+
+def decode(coded: Any) -> Any:
+    """The value that `encode` copied; a generator as its state."""
+    if not isinstance(coded, dict):
+        return coded
+    kind, of = coded["is"], coded["of"]
+    if kind == "array":
+        array = np.frombuffer(of.numpy().tobytes(), dtype=np.dtype(coded["dtype"])).reshape(coded["shape"]).copy()
+        return array[()] if coded.get("scalar") else array
+    if kind == "dict":
+        return {decode(key): decode(child) for key, child in of}
+    if kind == "tensor":
+        return of
+    if kind == "generator":
+        return decode(of)
+    return {"list": list, "set": set, "frozenset": frozenset}.get(kind, tuple)(decode(child) for child in of)
+
+
+def _tensor_leaf(kind: str, tensor: torch.Tensor, dtype: str = "") -> Leaf:
+    tensor = tensor.detach()
+    name, device = dtype or str(tensor.dtype).removeprefix("torch."), str(tensor.device)
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        return Leaf(kind, "" if tensor.is_meta else _digest(repr(tensor).encode()), name, tuple(tensor.shape), device)
+    flat = tensor.resolve_conj().resolve_neg().to("cpu").contiguous()
+    flat = flat.as_strided((flat.numel(),), (1,))  # a single element may have any stride
+    raw = flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
+    places = flat
+    if flat.numel() > SAMPLED:
+        places = flat[torch.linspace(0, flat.numel() - 1, SAMPLED, dtype=torch.float64).long()]
+    places = torch.view_as_real(places).reshape(-1) if places.is_complex() else places
+    numbers = places.to(torch.float64).numpy()
+    value = float(numbers[0]) if numbers.size == 1 else None
+    return Leaf(kind, _digest(raw), name, tuple(tensor.shape), device, value, encode_sample(numbers))
+
+
+def _shared(array: np.ndarray[Any, Any]) -> bool:
+    """Whether torch can read this array's type."""
+    return array.dtype.kind in "fiub" and array.dtype.itemsize <= 8 and array.dtype.isnative
+
+
+def _numbers(value: Any) -> "np.ndarray[Any, Any] | None":
+    """A number, or a list of numbers, as float64."""
+    if isinstance(value, (bool, int, float)):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not value or len(value) > 4096:
+        return None
+    if not all(isinstance(x, (bool, int, float)) and (x != x or abs(x) < 2.0**1000) for x in value):
+        return None
+    return np.asarray([float(x) for x in value])
+
+
+def _hashable(value: Any) -> Any:
+    """A value whose repr tells it apart from every other one."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return leaf("", value).digest
+    if isinstance(value, dict):
+        return [(repr(key), _hashable(child)) for key, child in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_hashable(child)) for child in value)
+    if isinstance(value, (list, tuple)):
+        return [_hashable(child) for child in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
