@@ -1,6 +1,8 @@
 """What the walk sees of a run object, and that every state it sees can be put back."""
 
+import enum
 import itertools
+import signal
 from collections import deque
 from typing import Any
 
@@ -267,3 +269,17 @@ def test_a_mutant_of_the_walk_is_caught(monkeypatch: pytest.MonkeyPatch, mutant:
         except (AssertionError, KeyError):
             caught += 1
     assert caught
+
+
+class Mode(str, enum.Enum):
+    """A text with a name of its own."""
+
+    FAST = "fast"
+
+
+@pytest.mark.parametrize("value", [Mode.FAST, signal.Handlers.SIG_DFL, [Mode.FAST, 3], True, 2.5, None])
+def test_a_value_of_a_class_of_its_own_goes_through_a_file_as_what_it_counts_as(value, tmp_path):
+    torch.save(encode(value), tmp_path / "value.pt")
+    back = decode(torch.load(tmp_path / "value.pt", weights_only=True))
+    assert back == value
+    assert type(back) in (str, int, list, bool, float, type(None))

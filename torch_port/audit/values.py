@@ -3,6 +3,7 @@
 import hashlib
 import random  # noqa: TID251
 from collections import deque
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,11 @@ def encode(value: Any) -> Any:
         return encode(list(value))
     if isinstance(value, (list, tuple, set, frozenset)):
         return {"is": type(value).__name__, "of": [encode(child) for child in value]}
+    if isinstance(value, Enum):  # one that is a text or a number too
+        return encode(value.value)
+    for kind in (int, float, complex, bytes, str):
+        if isinstance(value, kind) and type(value) not in (bool, kind) and not isinstance(value, np.generic):
+            return kind(value)
     return value
 
 

@@ -1,0 +1,47 @@
+"""The audit names the lost state of every faulty loop first, and finds no fault in a sound one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
+
+from parity_tests.zoo import proof  # noqa: E402 - after the skip
+from parity_tests.zoo.__main__ import cell_of_audit, summary  # noqa: E402
+from parity_tests.zoo.base import FAULTS, SOUND  # noqa: E402
+
+proof.registry()
+
+
+@pytest.fixture(scope="module")
+def cells(request):
+    """The audits of the loops that are asked for, two at once."""
+    names = [item.callspec.params["name"] for item in request.session.items
+             if item.path == request.path and hasattr(item, "callspec")]  # fmt: skip
+    pool = ThreadPoolExecutor(2)
+    yield {name: pool.submit(cell_of_audit, name) for name in names}
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_lost_state_is_named_first(cells, name):
+    cell = cells[name].result()
+    assert cell["verdict"] == "named", cell
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_loop_has_no_fault(cells, name):
+    cell = cells[name].result()
+    assert cell["verdict"] == "sound", cell
+
+
+def test_precision_and_recall_count_what_they_say():
+    def row(faulty, verdict):
+        return {"faulty": faulty, "audit": {"verdict": verdict}}
+
+    rows = {"a": row(True, "named"), "b": row(True, "found"), "c": row(True, "missed"), "d": row(True, "abstains")}
+    rows |= {"e": row(False, "sound"), "f": row(False, "false alarm"), "g": row(False, "abstains")}
+    assert summary(rows, "audit") == (
+        "audit: precision 67%, recall 50%; 2 of 4 faulty loops reported, 1 with the lost state first; "
+        "1 of 3 sound loops reported"
+    )
