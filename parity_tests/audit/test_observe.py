@@ -271,7 +271,7 @@ def test_a_mutant_of_the_walk_is_caught(monkeypatch: pytest.MonkeyPatch, mutant:
     assert caught
 
 
-class Mode(str, enum.Enum):
+class Mode(enum.StrEnum):
     """A text with a name of its own."""
 
     FAST = "fast"

@@ -81,7 +81,8 @@ def encode(value: Any) -> Any:
         return {"is": type(value).__name__, "of": [encode(child) for child in value]}
     if isinstance(value, Enum):  # one that is a text or a number too
         return encode(value.value)
-    for kind in (int, float, complex, bytes, str):
+    kinds: tuple[Any, ...] = (int, float, complex, bytes, str)
+    for kind in kinds:
         if isinstance(value, kind) and type(value) not in (bool, kind) and not isinstance(value, np.generic):
             return kind(value)
     return value
