@@ -3,6 +3,7 @@
 import os
 import random  # noqa: TID251
 import time
+from collections import deque
 from typing import Any, ClassVar
 
 import numpy as np
@@ -184,6 +185,150 @@ class Accumulates(Everything):
     def load_state_dict(self, state: State) -> None:
         self.model.load_state_dict(state["model"])
         self.count = state["count"]
+
+
+class Plain:
+    """A weight, and what the loops below add to it."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)  # noqa: TID251
+        self.model = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.i = 0
+
+    def scale(self) -> Any:
+        """What a step's samples are multiplied by."""
+        return 1.0
+
+    def step(self) -> State:
+        self.optimizer.zero_grad()
+        loss = (self.model(X[self.i % 5 * BATCH :][:BATCH] * self.scale()) - 1).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.i += 1
+        return {"loss": loss}
+
+    def state_dict(self) -> State:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "i": self.i}
+
+    def load_state_dict(self, state: State) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.i = state["i"]
+
+
+class Coincides(Plain):
+    """A counter that is not saved, and has the value of one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k = 0
+
+    def scale(self) -> Any:
+        self.k += 1
+        return 1 + self.k / 8
+
+
+class Hidden(Plain):
+    """A buffer that is in no state_dict, and has the value of the optimizer's step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.model.register_buffer("c", torch.zeros(()), persistent=False)
+
+    def scale(self) -> Any:
+        self.model.c += 1
+        return self.model.c
+
+
+class Recent(Plain):
+    """The last samples, in a deque that is empty at the begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent: Any = deque(maxlen=3)
+
+    def scale(self) -> Any:
+        self.recent.append((self.i, X[self.i] * 2))
+        return sum(x for _, x in self.recent)
+
+
+class RecentList(Recent):
+    """In a list of tensors, longer than ten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recent = []
+
+    def scale(self) -> Any:
+        self.recent = [*self.recent, X[self.i] * 2]
+        return sum(x * (place + 1) for place, x in enumerate(self.recent))
+
+
+class Streams(Plain):
+    """Generators of every library, each in a place of its own."""
+
+    KINDS: ClassVar[State] = {
+        "torch": lambda: torch.Generator().manual_seed(1), "numpy": lambda: np.random.default_rng(1),
+        "old": lambda: np.random.RandomState(1), "python": lambda: random.Random(1),
+    }  # fmt: skip
+    KIND = "torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = {"noise": self.KINDS[self.KIND]()}
+
+    def scale(self) -> Any:
+        one = self.streams["noise"]
+        return (
+            torch.rand(4, generator=one)
+            if self.KIND == "torch"
+            else float(one.random_sample() if self.KIND == "old" else one.random())
+        )
+
+
+for _name in Streams.KINDS:
+    globals()[f"Streams_{_name}"] = type(f"Streams_{_name}", (Streams,), {"KIND": _name, "__module__": __name__})
+
+
+class Frames(Plain):
+    """A generator function, whose place nothing can set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = (1 + place % 7 / 8 for place in range(99))
+
+    def scale(self) -> Any:
+        return next(self.stream)
+
+
+COUNT = 0
+
+
+class Counts(Plain):
+    """A counter of the module."""
+
+    def scale(self) -> Any:
+        global COUNT
+        COUNT += 1
+        return 1 + COUNT / 8
+
+
+class Halves(Plain):
+    """Saves its weights in another type."""
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "model": {name: x.half() for name, x in self.model.state_dict().items()}}
+
+
+class Ends(Plain):
+    """Has only so many steps."""
+
+    def step(self) -> State:
+        if self.i == 5:
+            raise StopIteration
+        return super().step()
 
 
 class SavesWithADraw(Everything):

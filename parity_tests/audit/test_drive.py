@@ -21,6 +21,7 @@ from torch_port.audit.drive import checked_stops  # noqa: E402
 from torch_port.audit.findings import as_plain, report_from_plain  # noqa: E402
 from torch_port.audit.leaves import Leaf, difference, ulps_between  # noqa: E402
 from torch_port.audit.record import Record  # noqa: E402
+from torch_port.audit.states import is_saved  # noqa: E402
 from torch_port.audit.workers import Workers  # noqa: E402
 
 STEPS = 13  # the rate is halved after the tenth
@@ -76,6 +77,64 @@ def test_the_lost_set_is_minimal(workers: Workers, name: str, at: int, lost: tup
     assert (stop.lost, stop.proved) == (lost, True), stop
 
 
+@pytest.mark.parametrize(
+    ("name", "lost", "said"),
+    [
+        ("Coincides", "k", "save self.k, and set it in load_state_dict"),
+        ("Hidden", "model.c", "save self.model.c, and set it in load_state_dict"),
+        ("Recent", "recent", "save self.recent, and set it in load_state_dict"),
+        ("RecentList", "recent", "save self.recent, and set it in load_state_dict"),
+        ("Counts", "globals.COUNT", "save COUNT, and set it in load_state_dict (global COUNT)"),
+        ("Halves", "model", "model is saved as float16: save it in float32"),
+        ("Streams_torch", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
+        ("Streams_old", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
+        ("Streams_numpy", "streams.noise", 'self.streams["noise"].bit_generator.state = state["noise"]'),
+        ("Streams_python", "streams.noise", 'self.streams["noise"].setstate(state["noise"])'),
+    ],
+)
+def test_the_line_to_add_can_be_written(workers: Workers, name: str, lost: str, said: str) -> None:
+    report = audited(workers, name, [11])
+    (stop,) = report.stops
+    assert (stop.lost, stop.proved) == ((lost,), True), stop
+    assert len(stop.advice) == 1
+    assert said in stop.advice[0]
+    if name.startswith("Recent"):
+        assert (
+            stop.cause
+            == f"recent held {3 if name == 'Recent' else 11} items at the stop, and holds nothing after the load"
+        )
+    if name == "Coincides":
+        assert {state.path: state.saved for state in report.states}.items() >= {"i": True, "k": None}.items()
+
+
+def test_gradients_that_the_next_step_drops_are_not_suspected(workers: Workers) -> None:
+    (stop,) = audited(workers, "Frames").stops
+    assert not stop.proved  # nothing can set a generator function's frame
+    assert "model.grad" in stop.differing
+    assert "model.grad" not in stop.lost
+
+
+PARTS = st.sampled_from(["a", "b", "count", "k"])
+
+
+@given(PARTS, PARTS, st.sampled_from(["", "_"]), st.booleans())
+def test_a_number_is_saved_under_its_own_name_only(name: str, other: str, mark: str, equal: bool) -> None:
+    one = Leaf("counter", "7", "int", (), "", 7)
+    found = is_saved({f"run.{other}": "7" if equal else "8", "9": "9"}, f"order.{mark}{name}", one)
+    assert found is ((True if name == other else None) if equal else False)
+    weight = Leaf("other", "7", "float32", (3,), "cpu")
+    assert is_saved({f"run.{other}": "7"}, name, weight) is True  # its bytes tell
+    buffer = weight._replace(kind="buffer")
+    assert is_saved({f"model.1.{other}": "7"}, f"model.1.{name}", buffer) is (True if name == other else None)
+    assert is_saved({"optimizer.state.0.step": "7"}, "optimizer/step/0.weight", one) is True
+
+
+def test_a_loop_that_ends_early_is_told_its_steps(workers: Workers) -> None:
+    failure = audited(workers, "Ends", [2]).failure
+    assert failure is not None
+    assert failure.error == "StopIteration: the loop ended after 5 steps; use --steps 5"
+
+
 def test_the_drift_of_a_generator_is_counted(workers: Workers) -> None:
     (stop,) = audited(workers, "Forgets_own").stops
     assert "behind by 7 64-bit draws" in stop.cause
@@ -106,7 +165,7 @@ def test_power_tells_which_losses_are_caught(workers: Workers) -> None:
 def test_loads_are_checked(workers: Workers) -> None:
     assert "load_state_dict changed nothing" in audited(workers, "LoadsNothing").warnings
     said = audited(workers, "KeepsThePast").warnings
-    assert any("live values" in line for line in said)
+    assert not any("live values" in line for line in said)  # they are written at once
     assert not any("changed nothing" in line or "loaded and saved again" in line for line in said)
     again = audited(workers, "Forgets_best").warnings
     assert "a state that is loaded and saved again differs: 'best'" in again
@@ -266,7 +325,11 @@ def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "_same", lambda a, b: a is not None and b is not None)
 
 
-@pytest.mark.parametrize("mutant", [_blind, _greedy, _first_only, _no_types])
+def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_port.audit.states._last", lambda path: "")
+
+
+@pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])
 def test_a_mutant_of_the_judge_or_of_the_attribution_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: object) -> None:
     mutant(monkeypatch)  # type: ignore[operator]
     caught = 0
@@ -274,6 +337,7 @@ def test_a_mutant_of_the_judge_or_of_the_attribution_is_caught(monkeypatch: pyte
         test_exactly_the_needed_suspects_are_found,
         test_of_several_ways_a_minimal_one_is_found,
         test_a_result_that_differs_is_seen_at_its_first_step,
+        test_a_number_is_saved_under_its_own_name_only,
     ):
         try:
             check()

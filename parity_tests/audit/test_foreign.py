@@ -1,6 +1,7 @@
 """Checkpoints of any origin: every leaf is read and compared, none runs code, and damage is one clear error."""
 
 import argparse
+import gzip
 import io
 import json
 import math
@@ -8,6 +9,7 @@ import os
 import pickle  # noqa: TID251  # the files that must not be loaded are written with it
 import struct
 import subprocess
+import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -217,6 +219,38 @@ def names_the_moments(module):
     assert ("optimizer_state_dict/exp_avg/0.bias", "value") in found(whole, moved, module)
 
 
+def aligns_moments_by_number_where_one_side_has_no_names(module):
+    """A weight of another shape leaves its file's moments without names, and changes no more than that weight."""
+    whole = a_loop()
+    model = whole["model_state_dict"]
+    reshaped = whole | {"model_state_dict": model | {"2.bias": model["2.bias"].reshape(2, 1)}}
+    assert "optimizer_state_dict/state/0/exp_avg" in module.leaves_of(reshaped)
+    for a, b in ((whole, reshaped), (reshaped, whole)):
+        assert found(a, b, module) == [("model_state_dict/2.bias", "shape")]
+    old = reshaped["optimizer_state_dict"]
+    moved = {number: {**moments} for number, moments in old["state"].items()}
+    moved[3]["exp_avg"] = moved[3]["exp_avg"] + 1
+    other = reshaped | {"optimizer_state_dict": old | {"state": moved}}
+    changes = module.differences(module.leaves_of(whole), module.leaves_of(other))
+    assert [(c.path, c.other) for c in changes[1:]] == [
+        ("optimizer_state_dict/exp_avg/1.bias", "optimizer_state_dict/state/3/exp_avg")
+    ]
+    (_, groups) = module.differences(
+        module.leaves_of(whole),
+        module.leaves_of(
+            reshaped
+            | {
+                "optimizer_state_dict": old
+                | {"param_groups": [old["param_groups"][0] | {"params": [1, 0, 2, 3, 4, 5]}]}
+            }
+        ),
+    )
+    assert (groups.path, groups.elements) == ("optimizer_state_dict/param_groups/0/params", 2)
+    renamed = {name.replace("2.", "head."): value for name, value in model.items()}
+    changes = found(whole, whole | {"model_state_dict": renamed}, module)
+    assert ("optimizer_state_dict/exp_avg/2.bias", "missing") in changes  # both have names: they decide
+
+
 def tells_the_drift(module):
     generator = torch.Generator().manual_seed(1)
     before = generator.get_state()
@@ -281,6 +315,8 @@ def says_what_to_allow(module, folder):
     names = json.loads(error[error.index("allow=") + 6 : error.index("]") + 1])
     assert names == ["argparse.Namespace", "numpy._core.multiarray._reconstruct", "numpy.dtype", "numpy.ndarray"]
     assert "args" not in error
+    options = " ".join(f"--allow {name}" for name in names)
+    assert f"by name: {options} (in Python: allow=" in error
     with pytest.raises(IncompatibleCheckpoint, match=r"asks for argparse.Namespace\."):
         module.read(path, allow=names[1:])
     leaves = module.read(path, allow=names).leaves
@@ -355,21 +391,44 @@ def archive(records, compression=zipfile.ZIP_STORED):
     return file.getvalue()
 
 
+def saved(tree, new=True):
+    file = io.BytesIO()
+    torch.save(tree, file, _use_new_zipfile_serialization=new)
+    return file.getvalue()
+
+
 def refuses_what_is_no_checkpoint(module, folder):
     expanded = torch.zeros(1).expand(10**12)
     buffer = io.BytesIO()
     torch.save({"w": expanded}, buffer)
+    whole = [saved({"w": torch.ones(100)}, new) for new in (True, False)]
+    tarred = io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w") as out:
+        member = tarfile.TarInfo("a.pt")
+        member.size = len(whole[0])
+        out.addfile(member, io.BytesIO(whole[0]))
+    tarred = tarred.getvalue()
     contents = {
         "empty": b"", "text": b"hello world", "zeros": bytes(1000), "pickle": pickle.dumps({"a": 1}), "PK": b"PK\3\4",
         "npz": archive({"a.npy": b"x"}), "packed": archive({"x/data.pkl": bytes(10**5)}, zipfile.ZIP_DEFLATED),
-        "expanded": buffer.getvalue(),
+        "expanded": buffer.getvalue(), "whole": whole[0], "cut": whole[0][:-40], "old": whole[1][:-40], "tar": tarred,
+        "gzip": gzip.compress(whole[0]), "header": struct.pack("<Q", 2**50) + b"{}", "words": b"checkpoint\nmodel\n",
+        "LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n",
     }  # fmt: skip
+    (folder / "whole").write_bytes(contents.pop("whole"))
+    module.read(folder / "whole")
     texts = {}
     for name, data in contents.items():
         path = folder / f"{name}.safetensors"
         path.write_bytes(data)
         texts[name] = str(error_of(module, path))
-    assert "found an empty file" in texts["empty"]
+    assert not any("Error" in text or "BadZipFile" in text for text in texts.values())
+    told = {"text": "text.", "words": "text.", "LFS": "text that points to", "zeros": "zeros", "tar": "a tar archive"}
+    told |= {"cut": "one without its end", "PK": "one without its end", "old": "one of before 1.6 that is damaged"}
+    told |= {"npz": "a zip archive that torch has not", "gzip": "a file that gzip has", "empty": "an empty file"}
+    told |= {"header": f"a safetensors header of {2**50:,} bytes", "pickle": "what torch refuses to unpickle"}
+    for name, words in told.items():
+        assert f", found {words}" in texts[name]
     assert "more than the file has room for" in texts["packed"]
     assert "4,000,000,000,000" in texts["expanded"]
     assert "a directory or device" in str(error_of(module, folder))
@@ -409,6 +468,9 @@ def tells_the_kinds(module):
     assert texts["scheduler_state_dict"] == "last_epoch 1, _last_lr 0.01"
     assert texts["scaler_state_dict"] == "scale 65536.0, _growth_tracker 0"
     assert texts["model_state_dict"] == "43 numbers, float32, int64"
+    for key in ("i", "it", "iteration", "iters", "global_step", "n_steps"):
+        assert [k.kind for k in module.kinds(module.leaves_of({key: 3}))] == ["counter"]
+    assert [k.kind for k in module.kinds(module.leaves_of({"i": "index"}))] == ["other"]
     hidden = {"a": whole["scheduler_state_dict"], "b": whole["scaler_state_dict"], "c": whole["optimizer_state_dict"]}
     hidden |= {"d": whole["model_state_dict"], "e": whole["rng"]["torch"], "f": {"_num_yielded": 3}}
     expected = ["model", "optimizer", "scheduler", "scaler", "generator", "position"]  # by their form alone
@@ -494,6 +556,10 @@ def test_leaves_are_aligned_by_name():
 
 def test_moments_go_by_the_name_of_their_parameter():
     names_the_moments(foreign)
+
+
+def test_moments_go_by_number_where_one_side_has_no_names():
+    aligns_moments_by_number_where_one_side_has_no_names(foreign)
 
 
 def test_a_generator_that_differs_is_told_in_draws():
@@ -723,6 +789,17 @@ MUTANTS = [
     ),
     ("value.shape == model[names[number]].shape", "True", names_the_moments),
     ('if all(isinstance(group.get("param_names"), list) for group in groups):', "if False:", names_the_moments),
+    ("a, b = _alike(a, b)", "pass", aligns_moments_by_number_where_one_side_has_no_names),
+    ("    named ^= {", "    named |= {", aligns_moments_by_number_where_one_side_has_no_names),
+    ("text, numbered=numbered)", "text)", aligns_moments_by_number_where_one_side_has_no_names),
+    ('if key == "i" and type(node) is int:', "if False:", tells_the_kinds),
+    ('if key == "i" and type(node) is int:', 'if key == "i":', tells_the_kinds),
+    ("steps iteration iterations iter iters it ", "steps iteration iter it ", tells_the_kinds),
+    ("if _is_text(start) and not _is_pickle(file):", "if False:", refuses_what_is_no_checkpoint),
+    ("if found := _known_form(file, start):", "if found := False:", refuses_what_is_no_checkpoint),
+    ('if whole else "one without', 'if True else "one without', refuses_what_is_no_checkpoint),
+    ("if start.startswith(OLD) else", "if False else", refuses_what_is_no_checkpoint),
+    ("{options} (in Python: ", "(in Python: ", says_what_to_allow),
     ('if engine and (engine != "device" or rng):', "if engine:", tells_the_drift),
     ('if a.form == "generator":', "if False:", tells_the_drift),
     ("if SCALER_KEYS <= node.keys():", "if False:", tells_the_kinds),

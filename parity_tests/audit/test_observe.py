@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 
 from parity_tests.audit.loops import Everything, Loader  # noqa: E402
 from torch_port.audit.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
-from torch_port.audit.observe import observe, state_of, walk  # noqa: E402
+from torch_port.audit.observe import expression, observe, state_of, walk  # noqa: E402
 from torch_port.audit.places import MISSING  # noqa: E402
 from torch_port.audit.restore import link, make_containers, put_back  # noqa: E402
 from torch_port.audit.values import decode, encode, leaf  # noqa: E402
@@ -214,6 +214,27 @@ def test_links_and_containers_are_made_again() -> None:
     make_containers(walk(run), ["later"], {"scaler": "cpu"})
     assert put_back(walk(run), {"later.a.b": 1, "scaler.scale": 8.0}) == []
     assert (run.later, run.scaler.get_scale()) == ({"a.b": 1}, 8.0)
+
+
+def test_what_is_written_for_a_path_reaches_its_value() -> None:
+    total = 5
+
+    def counter() -> int:
+        return total
+
+    class Counted(Thing):
+        drawn = 2
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    run = Counted(gs={"noise.a": 1, 3: 4.5}, deep=[{"x": np.zeros(2)}], model=model, call=counter, n=1)
+    seen = walk(run)
+    for path, slot in seen.slots.items():
+        if "/" not in path and not path.endswith("model.requires_grad"):
+            found = eval(expression(seen, path), {"self": run})
+            assert found is slot.value or found == slot.value, path
+    assert expression(seen, "gs.noise.a") == 'self.gs["noise.a"]'
+    assert expression(seen, "model.0.weight") == "self.model[0].weight"
+    assert (expression(seen, "globals.C"), expression(seen, "Counted.drawn")) == ("C", "Counted.drawn")
 
 
 def test_an_optimizer_s_state_is_by_name_and_made_where_it_is_missing() -> None:

@@ -439,3 +439,10 @@ def _passes(law):
     except Exception:
         return False
     return True
+
+
+def test_a_stop_that_holds_says_so_behind_the_one_it_is_alike_to():
+    held = Stop((3,), True, "bitwise", differing=("model.grad",))
+    text = "\n".join(lines(BROKEN._replace(stops=(held, held._replace(at=(9,))))))
+    assert re.search(r"after step 9 +holds$", text, re.MULTILINE)
+    assert "no first difference" not in text

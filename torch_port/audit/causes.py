@@ -1,5 +1,7 @@
 """What was lost, in words, and the line to add."""
 
+from collections.abc import Mapping
+
 from torch_port.audit.leaves import Leaf
 
 Leaves = dict[str, Leaf]
@@ -33,6 +35,9 @@ def cause(
         return f"{loader} was in the middle of its data, and begins anew after the load"
     if kind == "gradient":
         return f"gradients were being accumulated in {path}, and are gone after the load"
+    items, later = _items(path, here), _items(path, there)
+    if items != later and not (items and later):
+        return f"{path} held {_count(items)} at the stop, and holds {_count(later)} after the load"
     if a is not None and b is None:
         return f"{path} does not exist after the load"
     if a is None and b is not None and b.dtype == "NoneType":
@@ -43,30 +48,50 @@ def cause(
         return f"{path} is {b.dtype} on {b.device or 'cpu'} after the load, not {a.dtype} on {a.device or 'cpu'}"
     if a is not None and b is not None and a.value is not None and b.value is not None:
         return f"{path} is {b.value!r} after the load, not {a.value!r}"
-    below = [name for name in set(here) | set(there) if name.startswith((f"{path}/", f"{path}."))]
+    below = [name for name in set(here) | set(there) if name.startswith((f"{path}/", f"{path}.", f"{path}["))]
     gone = bool(below) and not any(name in there for name in below)
     return f"{path} is {'empty' if gone else 'not what it was'} after the load"
 
 
-def advice(path: str, kind: str, saved: bool | None) -> str:
-    """The line to add."""
-    owner = path.split("/")[0]
+def _items(path: str, leaves: Leaves) -> int:
+    """How many items of a list were looked into."""
+    return len({name[len(path) :].partition("]")[0] for name in leaves if name.startswith(f"{path}[")})
+
+
+def _count(items: int) -> str:
+    return "nothing" if not items else f"{items} item{'' if items == 1 else 's'}"
+
+
+def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] = {}, dtype: str = "") -> str:
+    """The line to add.
+
+    Args:
+        path: of the lost state.
+        kind: its kind.
+        saved: whether the saved dict has it; None where that cannot be told.
+        written: path -> what is written to reach it, where that is not `self.path`.
+        dtype: the library and the class of a generator.
+    """
+
+    def code(place: str) -> str:
+        return written.get(place, f"self.{place}")
+
     if kind == "other" and "optimizer" in path.split("."):
         return f"load into the optimizer that {path} refers to, or make {path.rpartition('.')[0]} anew after it"
     if saved and kind not in ("mode", "position"):
         return f"{path} is in the saved state: load it, last if something else sets it too"
-    if kind == "optimizer" or (kind == "schedule" and "/" in path):
-        return f'save self.{owner}.state_dict(), and load it: self.{owner}.load_state_dict(state["{owner}"])'
-    if kind in ("schedule", "scaler"):
-        name = path.split(".")[0]
-        return f'save self.{name}.state_dict(), and load it: self.{name}.load_state_dict(state["{name}"])'
+    place = path.split("/")[0]
+    if "/" not in path:
+        place = ".".join(path.split(".")[: 2 if path.startswith("globals.") else 1])
+    if kind in ("optimizer", "schedule", "scaler"):
+        owner, key = code(place), place.rpartition(".")[2]
+        return f'save {owner}.state_dict(), and load it: {owner}.load_state_dict(state["{key}"])'
     if kind in ("parameter", "buffer"):
-        name = path.split(".")[0]
-        return f"save self.{name}.state_dict() with all of its buffers, and load it with strict=True"
+        return f"save {code(place)}.state_dict() with all of its buffers, and load it with strict=True"
     if kind == "mode":
         if path.endswith("requires_grad"):
-            return f"set {path} again in load_state_dict from the step or a saved flag"
-        return f"call self.{path.removesuffix('.training')}.train() (or .eval()) after the load, as the loop had it"
+            return f"set {code(path)} again in load_state_dict from the step or a saved flag"
+        return f"call {code(path.removesuffix('.training'))}.train() (or .eval()) after the load, as the loop had it"
     if kind == "generator":
         calls = {
             "rng/torch": ("torch.get_rng_state()", "torch.set_rng_state(...)"),
@@ -75,8 +100,15 @@ def advice(path: str, kind: str, saved: bool | None) -> str:
         }
         if path.startswith("rng/cuda"):
             calls[path] = ("torch.cuda.get_rng_state_all()", "torch.cuda.set_rng_state_all(...)")
-        save, load = calls.get(path, (f"the state of self.{path} (get_state())", "set_state(...)"))
-        return f"save {save}, and call {load} last in load_state_dict"
+        if path in calls:
+            save, load = calls[path]
+            return f"save {save}, and call {load} last in load_state_dict"
+        own, key = code(path), path.rpartition(".")[2]
+        if dtype in ("numpy.Generator", "numpy.BitGenerator"):
+            state = f"{own}.bit_generator.state" if dtype == "numpy.Generator" else f"{own}.state"
+            return f'save {state}, and put it back last in load_state_dict: {state} = state["{key}"]'
+        getter, setter = ("getstate", "setstate") if dtype == "random.Random" else ("get_state", "set_state")
+        return f'save {own}.{getter}(), and call {own}.{setter}(state["{key}"]) last in load_state_dict'
     if kind == "position":
         return (
             "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
@@ -89,7 +121,8 @@ def advice(path: str, kind: str, saved: bool | None) -> str:
         )
     if kind == "gradient":
         return "stop only between accumulation windows, or save the gradients too"
-    return f"save self.{path}, and set it in load_state_dict"
+    shared = f" (global {code(path)})" if path.startswith("globals.") and code(path).isidentifier() else ""
+    return f"save {code(path)}, and set it in load_state_dict{shared}"
 
 
 WORDS_UNPROVED = "no state that can be put back makes the run equal: what differs lies outside of what the audit sees"

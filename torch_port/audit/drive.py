@@ -6,6 +6,7 @@
 Both are forks of a process that has imported torch and the user's module, and nothing more.
 """
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +18,9 @@ from typing import Any
 from torch_port.audit import judge
 from torch_port.audit.attribution import Found, Suspect, find, suspects
 from torch_port.audit.causes import WORDS_UNPROVED, advice, cause
-from torch_port.audit.findings import Control, Report, Stop
+from torch_port.audit.findings import Control, Failure, Report, Stop
 from torch_port.audit.record import Record
-from torch_port.audit.states import power_of, states_of
+from torch_port.audit.states import is_saved, power_of, states_of
 from torch_port.audit.workers import AuditFailed, Workers
 
 Stops = list[tuple[int, ...]]
@@ -49,10 +50,19 @@ def audit_target(
             report = session.audit(stops, power)
         except AuditFailed as stopped:
             done = tuple(session.stops)
-            report = Report(target, steps, "failed", session.control, done, failure=stopped.failure)
+            report = Report(target, steps, "failed", session.control, done, failure=told(stopped.failure))
         finally:
             session.close()
     return report._replace(seconds=time.monotonic() - began)
+
+
+def told(failure: Failure) -> Failure:
+    """The failure; of a loop that was at its end, how many steps it has."""
+    step = re.fullmatch(r"step (\d+)", failure.phase)
+    if step is None or not failure.error.startswith("StopIteration") or int(step[1]) < 3:
+        return failure
+    last = int(step[1]) - 1
+    return failure._replace(error=f"{failure.error}: the loop ended after {last} steps; use --steps {last}")
 
 
 class Session:
@@ -200,37 +210,70 @@ class Session:
             likely = [cause(one.name, one.kind, here, there, drift, one.links) for one in result.lost[:1]]
             causes = "; ".join([WORDS_UNPROVED, *likely])
         saved = self._saved(step)
-        lines = tuple(dict.fromkeys(advice(one.name, one.kind, saved(one)) for one in result.lost))
+        written = self.a.facts.get("written", {})
+        unsaved = self.a.facts.get("unsaved buffers", ())  # no state_dict() has them
+        kinds = {one.name: "other" if one.name in unsaved else one.kind for one in result.lost}
+        lines = tuple(dict.fromkeys(
+            self._other_type(one, step)
+            or advice(one.name, kinds[one.name], saved(one), written, here[one.name].dtype if one.name in here else "")
+            for one in result.lost
+        ))  # fmt: skip
         lost = tuple(one.name for one in result.lost)
         return Stop(stop, False, "differs", first, lost, result.proved, causes, lines, differing, found.curve)
 
     def _attribute(self, all_of_them: list[Suspect], file: str, step: int, worker: int, resumed: Record) -> Found:
-        def equal(chosen: Sequence[Suspect], worker: int = worker) -> bool:
+        def trial(chosen: Sequence[Suspect], worker: int = worker) -> Record:
             here = self.a.at[step]
             paths = [path for one in chosen for path in one.paths]
             wanted = {
                 "file": self.dumps[str(step)],
                 "paths": [path for path in paths if path in here],
                 "gone": [
-                    path for path in paths if path not in here and not any(p.startswith(f"{path}.") for p in here)
+                    path
+                    for path in paths
+                    if path not in here and not any(p.startswith((f"{path}.", f"{path}[")) for p in here)
                 ],
                 "links": {path: target for one in chosen for path, target in (one.links or {}).items()},
             }
             rest = {name: ids for one in chosen for name, ids in (one.rest or {}).items()}
+            return self.run(worker, "T", start=step, load=file, put_back=wanted, rest=rest)
+
+        def equal(chosen: Sequence[Suspect], worker: int = worker) -> bool:
             try:
-                record = self.run(worker, "T", start=step, load=file, put_back=wanted, rest=rest)
+                return not self._faulty(trial(chosen, worker), step)
             except AuditFailed:
                 return False  # what was put back does not fit the run
-            return not self._faulty(record, step)
 
         known = next((names for names in self.known if set(names) <= {one.name for one in all_of_them}), ())
         found = find(equal, all_of_them, known)
+        if not found.proved and len(found.lost) > 1:
+            found = found._replace(lost=self._without_idle_gradients(found.lost, trial, resumed, step))
         if found.proved and worker != 1 and not equal(found.lost, 1):  # with another hash seed
             found = find(lambda chosen: equal(chosen, 1), all_of_them)
         if found.proved:
             self.known.append(tuple(one.name for one in found.lost))
             self.harmless |= {one.name for one in found.harmless}
         return found
+
+    def _without_idle_gradients(
+        self, lost: tuple[Suspect, ...], trial: Callable[[Sequence[Suspect]], Record], resumed: Record, step: int
+    ) -> tuple[Suspect, ...]:
+        """The suspects but for gradients that change nothing when they are put back: the next step drops them."""
+        idle = [one for one in lost if one.kind == "gradient"]
+        others = tuple(one for one in lost if one.kind != "gradient")
+        try:
+            same = bool(idle and others) and not judge.compare(resumed, trial(idle), step, moving=self.moving).faults
+        except AuditFailed:
+            same = False
+        return others if same else lost
+
+    def _other_type(self, one: Suspect, step: int) -> str | None:
+        """The line to change where a tensor is saved in another type than it has."""
+        here, types = self.a.at[step], self.a.facts.get("saved types", {}).get(str(step), {})
+        for path in one.paths:
+            if path in here and here[path].device and types.get(path, here[path].dtype) != here[path].dtype:
+                return f"{one.name} is saved as {types[path]}: save it in {here[path].dtype}"
+        return None
 
     def _saved(self, step: int) -> Callable[[Suspect], bool | None]:
         """Whether all of a suspect's values stand in the saved state."""
@@ -239,8 +282,9 @@ class Session:
         def saved(one: Suspect) -> bool | None:
             if facts is None or not one.paths:
                 return None if facts is None else False
-            here, digests = self.a.at[step], set(facts.values())
-            return all(path in here and here[path].digest in digests for path in one.paths)
+            here = self.a.at[step]
+            found = {is_saved(facts, path, here[path]) for path in one.paths if path in here} or {False}
+            return False if False in found else None if None in found else True
 
         return saved
 

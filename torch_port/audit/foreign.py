@@ -15,6 +15,7 @@ import math
 import os
 import pickletools
 import re
+import shlex
 import stat
 import warnings
 import zipfile
@@ -67,6 +68,9 @@ CHUNK = 1 << 18  # elements that are compared at a time
 ROOM = 64  # a tensor may show so many times the bytes of its file, as an expanded one does
 
 DAMAGED = "The file is damaged, or never was a checkpoint: use another copy or an older one."
+OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before 1.6
+LFS = b"version https://git-lfs"
+PACKERS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # What the safetensors format names, and torch's type of it; of less than 8 bits there is none, or a packed one.
 SAFETENSORS = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "BF16": torch.bfloat16, "C64": torch.complex64}
 SAFETENSORS |= {f"{x[0].upper()}{n}": getattr(torch, f"{x}{n}") for x in ("uint", "int", "float") for n in (16, 32, 64)}
@@ -91,7 +95,7 @@ WORDS = {
     "ema": "ema swa averaged shadow",
     "best": "best",
     "position": "position offset sampler loader dataloader batch samples consumed cursor seen order permutation",
-    "counter": "epoch epochs step steps iteration iter it update updates loops t",
+    "counter": "epoch epochs step steps iteration iterations iter iters it update updates loops t",
 }
 KINDS = ("model", "optimizer", "scheduler", "scaler", "generator", "counter", "position", "ema", "best", "other")
 LACKS = {
@@ -118,6 +122,7 @@ class Leaf(NamedTuple):
     part: str = ""  # the path of the model, the optimizer... that it belongs to
     name: str = ""  # within that
     bare: str = ""  # the same without what wrappers put before it
+    numbered: "Leaf | None" = None  # the same in an optimizer whose parameters' names are not known
 
     @property
     def size(self) -> int:
@@ -445,7 +450,10 @@ def _archive(path: Path, file: BinaryIO, size: int, allowed: list[Any]) -> Forei
     except CheckpointError:
         raise
     except Exception as error:  # zipfile raises nearly anything
-        _fail(CorruptCheckpoint, path, "a whole archive", _first_line(error), DAMAGED)
+        file.seek(max(0, size - (1 << 16)))
+        whole = b"PK\5\6" in file.read()  # what an archive ends with
+        found = f"a damaged one ({_first_line(error)})" if whole else "one without its end: it was cut short"
+        _fail(CorruptCheckpoint, path, "a whole archive", found, DAMAGED)
     if damaged is not None:
         _fail(CorruptCheckpoint, path, "records that agree with their CRC-32", f"another in {damaged!r}", DAMAGED)
     file.seek(0)
@@ -463,12 +471,53 @@ def _load(path: Path, file: BinaryIO, allowed: list[Any]) -> Any:
     except Exception as error:  # a damaged file makes torch.load raise nearly anything
         if "allocate memory" in f"{error}":
             raise MemoryError from None
+        file.seek(0)
+        start = file.read(1024)
+        if _is_text(start) and not _is_pickle(file):  # its letters can read like calls
+            found = "text that points to a file of Git LFS: fetch that" if start.startswith(LFS) else "text"
+            _fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, DAMAGED)
         if names := _refused(file, allowed, f"{error}"):
             _refuse(path, names)
+        if found := _known_form(file, start):
+            _fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, DAMAGED)
         if "Unsupported operand" in f"{error}":
             advice = "If you trust it, load it with the program that wrote it, and torch.save tensors and plain values."
             _fail(IncompatibleCheckpoint, path, "a file of torch.save", "what torch refuses to unpickle", advice)
-        _fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", _first_line(error), DAMAGED)
+        found = "one of before 1.6 that is damaged or was cut short" if start.startswith(OLD) else _first_line(error)
+        _fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, DAMAGED)
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes are printable text, but for a letter that is cut at their end."""
+    text = start.decode(errors="ignore")
+    return len(start) - len(text.encode()) < 4 and all(x.isprintable() or x in "\t\r\n" for x in text)
+
+
+def _is_pickle(file: BinaryIO) -> bool:
+    """Whether a file has a whole pickle at its start; it is parsed, and not run."""
+    file.seek(0)
+    try:
+        return all(True for _ in pickletools.genops(file))
+    except Exception:  # it raises nearly anything
+        return False
+
+
+def _known_form(file: BinaryIO, start: bytes) -> str:
+    """What a file is that torch could not load, in words; empty if it is none of these."""
+    length = int.from_bytes(start[:8], "little")
+    if not any(start):
+        return "zeros at its start: it was never written, or lost"
+    if start.startswith(b"PK\3\4"):
+        with zipfile.ZipFile(file) as archive:
+            held = any(name.endswith("/data.pkl") for name in archive.namelist())
+        return "" if held else "a zip archive that torch has not written: it has no data.pkl"
+    if start[257:262] == b"ustar":
+        return "a tar archive: extract the checkpoint from it"
+    if packed := next((name for magic, name in PACKERS.items() if start.startswith(magic)), None):
+        return f"a file that {packed} has compressed: expand it"
+    if start[8:9] == b"{" and length > HEADER_LIMIT:
+        return f"a safetensors header of {length:,} bytes, where at most {HEADER_LIMIT:,} are allowed"
+    return ""
 
 
 def _refused(file: BinaryIO, allowed: list[Any], message: str) -> list[str]:
@@ -503,9 +552,10 @@ def _refuse(path: Path, names: list[str]) -> NoReturn:
     if any(_acts(name) for name in names):
         advice = "Loading it would run commands on this machine, and nothing allows that here: do not trust this file."
     else:
+        options = " ".join(f"--allow {shlex.quote(printable(name))}" for name in names)
         advice = (
             "Loading them runs their code. If you know each of them and trust the file, allow them by name: "
-            f"allow={json.dumps(names)}. Or save tensors and plain values."
+            f"{options} (in Python: allow={json.dumps(names)}). Or save tensors and plain values."
         )
     _fail(IncompatibleCheckpoint, path, "tensors and plain values", f"a file that asks for {shown}", advice)
 
@@ -695,7 +745,10 @@ class _Walk:
     def walk(self, node: Any, path: str, place: "_Place") -> None:
         """Note a leaf, or go on with what lies below."""
         if not place.sure:
-            form, words = _kind_by_form(node), _kind_by_words(path.rsplit("/", 1)[-1])
+            key = path.rsplit("/", 1)[-1]
+            form, words = _kind_by_form(node), _kind_by_words(key)
+            if key == "i" and type(node) is int:  # a loop's; of anything else it can be an index
+                words = "counter"
             if form == "model":
                 form = words or place.kind or "model"
             if form:
@@ -710,13 +763,15 @@ class _Walk:
             self.add(path, _Place("generator", path) if own else place, leaf)
             return
         self.open.add(id(node))
-        for key, bare, shown, child in self.children(node, place.kind):
-            inner = place._replace(name=_join(place.name, key), bare=_join(place.bare, bare))
-            self.walk(child, _join(path, shown), inner if place.kind else place)
+        for key, bare, number, child in self.children(node, place.kind):
+            inner = place._replace(
+                name=_join(place.name, key), bare=_join(place.bare, bare), number=_join(place.number, number)
+            )
+            self.walk(child, _join(path, key), inner if place.kind else place)
         self.open.discard(id(node))
 
     def children(self, node: Any, kind: str) -> Iterator[tuple[str, str, str, Any]]:
-        """Name, bare name, name in the path, and value of each thing below a node."""
+        """Name, bare name, name by number, and value of each thing below a node."""
         if kind == "optimizer" and _is_optimizer(node):
             yield from self.optimizer(node)
             return
@@ -747,12 +802,14 @@ class _Walk:
             for moment, value in _by_text(moments).items():
                 unknown = f"state/{number}/{moment}"
                 name, short = (f"{moment}/{x[number]}" if number in x else unknown for x in (known, bare))
-                yield name, short, name, value
+                yield name, short, unknown, value
         others = {key: value for key, value in _by_text(node).items() if key not in ("state", "param_groups")}
         for i, group in enumerate(groups):
             for key, value in _by_text(group).items():
-                named = key == "params" and all(number in known for number in value)
-                others[f"param_groups/{i}/{key}"] = ", ".join(bare[n] for n in value) if named else value
+                if key == "params" and value and all(number in known for number in value):
+                    text, numbered = ", ".join(bare[n] for n in value), _leaf(value, rng=False)
+                    value = Leaf("value", "str", (), text, numbered=numbered)
+                others[f"param_groups/{i}/{key}"] = value
         for key, value in others.items():
             if not key.endswith("/param_names"):
                 yield key, key, key, value
@@ -781,7 +838,10 @@ class _Walk:
         while path in self.leaves:
             path += " (another)"
         kind, part = place.kind or "other", place.part if place.kind else path
-        self.leaves[path] = leaf._replace(kind=kind, part=part, name=place.name, bare=place.bare)
+        numbered = leaf.numbered or (leaf if place.number != place.name else None)
+        if numbered is not None:
+            numbered = numbered._replace(kind=kind, part=part, name=place.number, bare=place.number)
+        self.leaves[path] = leaf._replace(kind=kind, part=part, name=place.name, bare=place.bare, numbered=numbered)
 
 
 class _Place(NamedTuple):
@@ -791,6 +851,7 @@ class _Place(NamedTuple):
     part: str = ""  # the path at which it was
     name: str = ""  # from there on
     bare: str = ""
+    number: str = ""  # the name where parameters go by their numbers
     sure: bool = False  # told by the form, not by words
 
 
@@ -986,6 +1047,7 @@ def _short(leaf: Leaf) -> str:
 def _compare(a: Mapping[str, Leaf], b: Mapping[str, Leaf]) -> tuple[list[Change], int, list[str]]:
     """The changes sorted by path, how many leaves are equal, and the paths of those that cannot be compared."""
     changes, same, uncompared = [], 0, []
+    a, b = _alike(a, b)
     for here, there in _pairs(a, b):
         if here is None or there is None:
             leaf = a[here] if here is not None else b[there or ""]
@@ -998,6 +1060,17 @@ def _compare(a: Mapping[str, Leaf], b: Mapping[str, Leaf]) -> tuple[list[Change]
         else:
             same += 1
     return sorted(changes, key=lambda change: (change.path, change.change)), same, sorted(uncompared)
+
+
+def _alike(a: Mapping[str, Leaf], b: Mapping[str, Leaf]) -> tuple[Mapping[str, Leaf], Mapping[str, Leaf]]:
+    """Both sides with the moments by number in optimizers of which only one knows the parameters' names."""
+    parts = _parts(a, b)
+    named = {parts.get(leaf.part, leaf.part) for leaf in a.values() if leaf.numbered}
+    named ^= {leaf.part for leaf in b.values() if leaf.numbered}
+    return (
+        {path: leaf.numbered or leaf if parts.get(leaf.part, leaf.part) in named else leaf for path, leaf in a.items()},
+        {path: leaf.numbered or leaf if leaf.part in named else leaf for path, leaf in b.items()},
+    )
 
 
 def _pairs(a: Mapping[str, Leaf], b: Mapping[str, Leaf]) -> list[tuple[str | None, str | None]]:

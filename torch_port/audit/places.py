@@ -29,7 +29,12 @@ class Put:
 
 def in_dict(owner: Any, key: Any) -> Put:
     """Sets an entry of a dict."""
-    return Put(lambda value: owner.__setitem__(key, value), lambda: owner.pop(key, None))
+
+    def put(value: Any) -> None:
+        if not _refilled(owner.get(key), value):
+            owner[key] = value
+
+    return Put(put, lambda: owner.pop(key, None))
 
 
 def in_list(owner: Any, index: int) -> Put:
@@ -41,14 +46,19 @@ def in_object(owner: Any, name: str) -> Put:
     """Sets an attribute."""
 
     def put(value: Any) -> None:
-        here = getattr(owner, name, None)
-        if isinstance(here, (list, deque)) and isinstance(value, list):  # others may hold the same list
-            here.clear()
-            here.extend(value)
-        else:
+        if not _refilled(getattr(owner, name, None), value):
             setattr(owner, name, value)
 
     return Put(put, lambda: delattr(owner, name))
+
+
+def _refilled(here: Any, value: Any) -> bool:
+    """Whether a list could be filled anew: others may hold the same one, and a deque keeps its length."""
+    if not isinstance(here, (list, deque)) or not isinstance(value, list):
+        return False
+    here.clear()
+    here.extend(value)
+    return True
 
 
 def into(target: Any, put: Any = None) -> Callable[[Any], None]:

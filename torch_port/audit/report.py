@@ -108,7 +108,8 @@ def lines(report: Report) -> list[str]:
                 found += _wrapped(name, text)
             found += _advice(stops[0])
             for stop in stops[1:]:
-                found += _wrapped(_where(stop), str(stop.first) if stop.first else "no first difference is known")
+                unknown = "holds" if stop.holds else "no first difference is known"
+                found += _wrapped(_where(stop), str(stop.first) if stop.first else unknown)
     if report.states:
         head, rows = HEAD, [_cells(group) for group in _groups(report.states)]
         found += ["", *_columns(head, rows, (48, 12, 7, 12, 9)), *_fold("  ", _power(report.states))]

@@ -1,18 +1,22 @@
 """Values put where their paths point: what makes a lost state whole again in a trial."""
 
+import re
+from collections import deque
 from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
 
 from torch_port.audit.observe import Seen
-from torch_port.audit.places import MISSING
+from torch_port.audit.places import MISSING, in_dict, in_object
 
 
 def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
     """Put values where their paths point, `MISSING` for a state that is to go; returns the paths that could not be."""
     failed = []
-    order = sorted(values, key=lambda path: path in seen.slots and seen.slots[path].kind == "generator")
+    gone = sorted((path for path in values if values[path] is MISSING), key=_natural, reverse=True)  # last items first
+    kept = sorted((path for path in values if values[path] is not MISSING), key=_natural)
+    order = [*gone, *sorted(kept, key=lambda path: path in seen.slots and seen.slots[path].kind == "generator")]
     for path in order:
         slot, value = seen.slots.get(path), values[path]
         try:
@@ -73,17 +77,22 @@ def _create(seen: Seen, path: str, value: Any) -> bool:
     if path.endswith(".grad") and isinstance(seen.objects.get(path[:-5]), torch.Tensor):
         seen.objects[path[:-5]].grad = value.to(seen.objects[path[:-5]].device)
         return True
-    if path.endswith("]") and isinstance(seen.objects.get(path.rpartition("[")[0]), list):
+    if path.endswith("]") and isinstance(seen.objects.get(path.rpartition("[")[0]), (list, deque)):
         seen.objects[path.rpartition("[")[0]].append(value)
         return True
     for place in (place for place in range(len(path), -1, -1) if path[place : place + 1] == "." or place == 0):
         owner, name = seen.objects.get(path[:place]), path[place:].removeprefix(".")  # a key may have dots
         if isinstance(owner, dict):
-            owner[name] = value
+            in_dict(owner, name)(value)
             return True
         if owner is not None:
             if "." not in name and hasattr(owner, "__dict__"):
-                setattr(owner, name, value)
+                in_object(owner, name)(value)
                 return True
             return False
     return False
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """A key that orders item 2 before item 10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path)]

@@ -1,9 +1,11 @@
 """The table of states: saved, restored, needed; and the power of the audit: which losses it would catch."""
 
+import re
 from typing import Any
 
 from torch_port.audit import judge
 from torch_port.audit.findings import State
+from torch_port.audit.leaves import Leaf
 from torch_port.audit.workers import AuditFailed
 
 TRIED = 24  # losses that are tried
@@ -34,7 +36,7 @@ def states_of(session: Any) -> tuple[State, ...]:
         needed = True if named else False if group in session.harmless or set(paths) <= session.harmless else None
         note = "" if restored or named else "not restored, and not needed here" if needed is False else "not restored"
         saved = _saved(session, paths)
-        if saved is False and restored and moves and kind != "mode":
+        if saved is not True and session.a.facts.get("saved") and restored and moves and kind != "mode":
             saved = True  # in another form
         rows.append(State(group, kind, saved, restored, needed, note))
     return tuple(rows)
@@ -74,8 +76,33 @@ def _saved(session: Any, paths: list[str]) -> bool | None:
     saved = session.a.facts.get("saved", {})
     if not saved:
         return None
-    for step, facts in saved.items():
-        here, digests = session.a.at[int(step)], set(facts.values())
-        if not all(path not in here or here[path].digest in digests for path in paths):
-            return False
-    return True
+    found = {is_saved(facts, path, session.a.at[int(step)][path])
+             for step, facts in saved.items() for path in paths if path in session.a.at[int(step)]}  # fmt: skip
+    return False if False in found else None if None in found else True
+
+
+def is_saved(facts: dict[str, str], path: str, one: Leaf) -> bool | None:
+    """Whether a state stands in the saved dict; None: its value does, under another name.
+
+    The bytes of a tensor tell by themselves. Of a number, a text or a buffer others may have the same: its name must
+    fit too.
+
+    Args:
+        facts: path in the saved dict -> digest.
+        path: of the state.
+        one: its leaf.
+    """
+    names = {saved for saved, digest in facts.items() if digest == one.digest}
+    if not names:
+        return False
+    if one.kind == "generator" or (one.shape and one.device and one.kind != "buffer"):
+        return True
+    return True if _last(path) in map(_last, names) else None
+
+
+def _last(path: str) -> str:
+    """The last name in a path; of an optimizer's, the name of its state."""
+    if "/" in path:
+        return path.split("/")[1].strip("_")
+    names = [part for part in re.split(r"[.\[\]*]+", path) if part and not part.isdigit()]
+    return names[-1].strip("_") if names else path

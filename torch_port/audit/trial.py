@@ -7,21 +7,23 @@ has the leaves after the construction, after the load and after every step; a le
 import json
 import os
 import types
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
 from torch_port.audit.findings import Failure
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.observe import Seen, observe, state_of, walk
+from torch_port.audit.observe import Seen, expression, observe, state_of, walk
 from torch_port.audit.places import MISSING
 from torch_port.audit.record import Delivery
 from torch_port.audit.restore import link, make_containers, put_back
 from torch_port.audit.samples import Recorder
-from torch_port.audit.values import decode, encode, leaf
+from torch_port.audit.values import PLAIN, decode, encode, leaf
 
 
 class Spec(TypedDict, total=False):
@@ -148,17 +150,27 @@ class Trial:
         if path and seen is not None:
             values = {name: encode(state_of(slot.value)) for name, slot in seen.slots.items()
                       if slot.put is not None or slot.drop is not None}  # fmt: skip
+            values["/lists"] = {name: encode(one) for name, one in seen.objects.items()
+                                if isinstance(one, (list, deque)) and _is_codable(one)}  # fmt: skip
             values["/dicts"] = [name for name, one in seen.objects.items() if isinstance(one, dict)]
             values["/scalers"] = {
                 name: one._device for name, one in seen.objects.items() if isinstance(one, GradScaler)
             }
             torch.save(values, path)
+            names = {name: expression(seen, name) for name in [*seen.objects, *seen.slots] if name and "/" not in name}
+            written = {name: text for name, text in names.items() if text != f"self.{name}"}
+            self.facts.setdefault("written", {}).update(written)
+            self.facts["unsaved buffers"] = [
+                f"{name}.{buffer}" for name, one in seen.objects.items() if isinstance(one, torch.nn.Module)
+                for buffer in one._non_persistent_buffers_set
+            ]  # fmt: skip
 
     def _note_saved(self, step: int, state: Any) -> None:
-        """The digests of all that the saved dict holds."""
-        from torch_port.audit.checks import digests
+        """The digests and the types of all that the saved dict holds."""
+        from torch_port.audit.checks import digests, types
 
         self.facts.setdefault("saved", {})[step] = digests(state)
+        self.facts.setdefault("saved types", {})[step] = types(state)
 
     def _load(self, path: str) -> None:
         if callable(getattr(self.run, "load", None)) and callable(getattr(self.run, "save", None)):
@@ -201,9 +213,18 @@ class Trial:
             failed += link(walk(self.run, self.module), wanted["links"])
             values.update({path: decode(dump[path]) for path in wanted["paths"] if path in dump})
             values.update(dict.fromkeys(wanted["gone"], MISSING))
+            values = self._whole_lists(values, dump["/lists"])
         if values:
             failed += put_back(walk(self.run, self.module), values)
         self.facts["not put back"] = failed
+
+    def _whole_lists(self, values: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
+        """Lists whose items are others now, each as one value in place of its items."""
+        slots = walk(self.run, self.module).slots
+        others = {path.partition("[")[0] for path, value in values.items()
+                  if "[" in path and (path not in slots or value is MISSING)} & lists.keys()  # fmt: skip
+        kept = {path: value for path, value in values.items() if path.partition("[")[0] not in others}
+        return {**kept, **{path: decode(lists[path]) for path in others}}
 
     def _measure_drift(self) -> None:
         """How far each generator is from where the uninterrupted run had it, in draws."""
@@ -225,6 +246,15 @@ class Trial:
         if id(loader) not in self.loaders and hasattr(self, "run"):
             self.loaders = {id(value): path for path, value in walk(self.run, self.module).objects.items()}
         return self.loaders.get(id(loader), "loader")
+
+
+def _is_codable(value: Any) -> bool:
+    """Whether it is made of tensors, arrays and plain values only."""
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad
+    if isinstance(value, (list, tuple, deque)):
+        return all(map(_is_codable, value))
+    return isinstance(value, (*PLAIN, np.ndarray)) and not isinstance(value, (torch.dtype, torch.device))
 
 
 def _flags() -> list[str]:

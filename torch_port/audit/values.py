@@ -25,7 +25,7 @@ def leaf(kind: str, value: Any) -> Leaf:
         data = value.tobytes() if value.dtype != object else repr(value.tolist()).encode()
         return Leaf(kind, _digest(data), str(value.dtype), value.shape)
     if isinstance(value, GENERATORS):
-        return Leaf(kind, leaf("", generator_state(value)).digest, type(value).__name__)
+        return Leaf(kind, leaf("", generator_state(value)).digest, generator_name(value))
     if isinstance(value, np.generic):
         value = value.item()
     text = repr(_hashable(value))
@@ -35,6 +35,12 @@ def leaf(kind: str, value: Any) -> Leaf:
     sample = "" if numbers is None else encode_sample(numbers)
     shape = (len(value),) if isinstance(value, (list, tuple)) else ()
     return Leaf(kind, _digest(text.encode()), type(value).__name__, shape, "", shown, sample)
+
+
+def generator_name(generator: Any) -> str:
+    """The library and the class of a generator."""
+    kind = next(one for one in GENERATORS if isinstance(generator, one))
+    return f"{kind.__module__.split('.')[0]}.{kind.__name__}"
 
 
 def generator_state(generator: Any) -> Any:
