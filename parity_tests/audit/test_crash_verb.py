@@ -60,9 +60,12 @@ FAULTY = {  # script: judgement, when, what to change
         "killed after unlink ckpt-4.json (save 1) and before rename ckpt-8.json.tmp -> ckpt-8.json (save 2) was done",
         "delete an older checkpoint only when",
     ),
-    "newest_by_date": (
+    "newest_by_date": (  # which of the two comes first is a matter of the clock that dates files
         NO_WAY_BACK,
-        "killed after create ckpt-8.json (save 2) and before write ckpt-8.json (72 bytes) (save 2) was done",
+        (
+            "killed after create ckpt-8.json (save 2) and before write ckpt-8.json (72 bytes) (save 2) was done",
+            "killed in the middle of write ckpt-8.json (72 bytes) (save 2)",
+        ),
         "never into the file itself",
     ),
     "from_scratch": (
