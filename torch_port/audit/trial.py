@@ -185,7 +185,11 @@ class Trial:
             self.run.load_state_dict(state)
 
     def _read(self, path: str) -> Any:
-        """The file this audit wrote a moment ago; where weights_only refuses it, it says so and reads it whole."""
+        """The file this audit wrote a moment ago; where weights_only refuses it, it says so and reads it whole.
+
+        It holds the loop's own state, in a directory of the audit's own, and is read by a process that runs the loop's
+        code in any case. A file of any other origin is never read so: see `foreign.py`.
+        """
         try:
             return torch.load(path, weights_only=True)
         except Exception as error:
