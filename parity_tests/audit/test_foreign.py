@@ -687,9 +687,9 @@ def test_lines_and_json_show_all_and_nothing_that_a_terminal_obeys(tmp_path):
     b = a_loop() | {evil: torch.zeros(1), "text": "x", "epoch": 2}
     torch.save(a, tmp_path / "a.pt")
     torch.save(b, tmp_path / "b.pt")
-    compared = foreign.diff_json(tmp_path / "a.pt", tmp_path / "b.pt")
-    lines = foreign.diff_lines(tmp_path / "a.pt", tmp_path / "b.pt")
-    inspected, shown = foreign.inspect_json(tmp_path / "a.pt"), foreign.inspect_lines(tmp_path / "a.pt")
+    compared = foreign.diff(tmp_path / "a.pt", tmp_path / "b.pt").json()
+    lines = foreign.diff(tmp_path / "a.pt", tmp_path / "b.pt").lines()
+    inspected, shown = foreign.inspect(tmp_path / "a.pt").json(), foreign.inspect(tmp_path / "a.pt").lines()
     assert all(line.isprintable() for line in [*lines, *shown])
     assert any(line.startswith("epoch ") for line in lines)
     assert lines[-1].endswith("equal")
@@ -701,7 +701,7 @@ def test_lines_and_json_show_all_and_nothing_that_a_terminal_obeys(tmp_path):
     for value in (compared, inspected):
         text = json.dumps(value).replace("Infinity", '"inf"').replace("NaN", '"nan"')
         strict_json(text)
-    equal = foreign.diff_lines(tmp_path / "a.pt", tmp_path / "a.pt")
+    equal = foreign.diff(tmp_path / "a.pt", tmp_path / "a.pt").lines()
     assert len(equal) == 1
     assert equal[0].startswith("bitwise: all ")
 

@@ -48,12 +48,8 @@ __all__ = [
     "Kind",
     "Leaf",
     "diff",
-    "diff_json",
-    "diff_lines",
     "differences",
     "inspect",
-    "inspect_json",
-    "inspect_lines",
     "kinds",
     "lacks",
     "leaves_of",
@@ -357,16 +353,6 @@ def diff(a: Path, b: Path, *, allow: Sequence[str] = ()) -> Diff:
     return Diff(x.path, y.path, tuple(changes), same, tuple(uncompared), tuple(map(printable, notes)))
 
 
-def diff_lines(a: Path, b: Path, *, allow: Sequence[str] = ()) -> list[str]:
-    """The lines that `diff` prints of two foreign files; arguments as for `diff`."""
-    return diff(a, b, allow=allow).lines()
-
-
-def diff_json(a: Path, b: Path, *, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """What `diff` prints of two foreign files as JSON; arguments as for `diff`."""
-    return diff(a, b, allow=allow).json()
-
-
 def kinds(leaves: Mapping[str, Leaf]) -> list[Kind]:
     """The parts of a checkpoint, in the order of KINDS.
 
@@ -421,16 +407,6 @@ def inspect(path: Path, *, allow: Sequence[str] = ()) -> Inspection:
     """
     file = read(path, allow=allow)
     return Inspection(file, tuple(kinds(file.leaves)), tuple(lacks(file.leaves)))
-
-
-def inspect_lines(path: Path, *, allow: Sequence[str] = ()) -> list[str]:
-    """The lines that `inspect` prints of a foreign file; arguments as for `inspect`."""
-    return inspect(path, allow=allow).lines()
-
-
-def inspect_json(path: Path, *, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """What `inspect` prints of a foreign file as JSON; arguments as for `inspect`."""
-    return inspect(path, allow=allow).json()
 
 
 # Files of torch.save
