@@ -156,9 +156,10 @@ def _ours(path: str) -> str:
 
 def __getattr__(name: str) -> Any:
     """A case of TrainParity for each loop, by its name."""
-    proof.registry()
-    if name not in FAULTS and name not in proof.SOUND:
-        raise AttributeError(name)
+    try:
+        proof.loop_of(name)
+    except KeyError:
+        raise AttributeError(name) from None
     return type(name, (Case,), {"name": name, "split_step": stop_of(name), "total_step": STEPS})
 
 
