@@ -3,10 +3,10 @@
 Parameters and gradients are dicts from a parameter's name to its array; moments are keyed by the same names. Evaluation
 order follows PyTorch's documented algorithms, one rounding an operation and no fused multiply-add, so that the
 distance to `torch.optim` stays at rounding. Numbers such as `1 - beta1` are formed in float64 and rounded once, to the
-arrays' type.
+arrays' type. Every rule is elementwise, so that it may be evaluated block by block.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy_ref.arithmetic import Arithmetic, cos_pi, power
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
+
+BLOCK = 1 << 15  # numbers that a rule works on at once, so that its passes over them stay in the cache
 
 
 class AdamState(NamedTuple):
@@ -48,6 +50,7 @@ def adam_step(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    in_place: bool = False,
 ) -> tuple[Arrays, AdamState]:
     """One update of Adam, or of AdamW when `decoupled`.
 
@@ -69,9 +72,10 @@ def adam_step(
         eps: > 0.
         weight_decay: >= 0.
         decoupled: shrink the weights directly instead of through the gradient.
+        in_place: write over the arrays of `params` and `state`, which the caller gives up; each must be contiguous.
 
     Returns:
-        New parameters and a new state; the arguments are left as they are.
+        New parameters and a new state; the arguments are left as they are, unless in place.
 
     Mirror:
         `torch_port.optim.Adam` and `AdamW`, the same bits under reproducible arithmetic.
@@ -90,22 +94,31 @@ def adam_step(
     """
     t = state.t + 1
     correction1, correction2 = 1 - power(beta1, t), 1 - power(beta2, t)
-    new, m, v, v_max = {}, {}, {}, {}
-    for name, w in params.items():
-        real, g = w.dtype.type, grads[name]
+
+    def rule(w: Array, m: Array, v: Array, *v_max: Array, g: Array) -> list[Array]:
+        """The update of some elements, each intermediate result in the memory of the one before."""
+        real = w.dtype.type
         if weight_decay and decoupled:
             w = w * real(1 - learning_rate * weight_decay)
         elif weight_decay:
             g = g + real(weight_decay) * w
-        m[name] = np.asarray(real(beta1) * state.m[name] + real(1 - beta1) * g)
-        v[name] = np.asarray(real(beta2) * state.v[name] + real(1 - beta2) * (g * g))
-        largest = v[name]
-        if state.v_max:
-            largest = v_max[name] = np.where(v[name] <= state.v_max[name], state.v_max[name], v[name])  # NaN stays
-        m_hat = m[name] / real(correction1)
-        v_hat = largest / real(correction2)
-        new[name] = np.asarray(w - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(eps)))
-    return new, AdamState(t, m, v, v_max)
+        m = real(beta1) * m
+        m += real(1 - beta1) * g
+        square = g * g
+        square *= real(1 - beta2)
+        v = real(beta2) * v
+        v += square
+        v_max = tuple(np.where(v <= largest, largest, v) for largest in v_max)  # NaN stays
+        change = m / real(correction1)
+        change *= real(learning_rate)
+        root = ops.sqrt((v_max[0] if v_max else v) / real(correction2))
+        root += real(eps)
+        change /= root
+        return [w - change, m, v, *v_max]
+
+    old = [params, *(moments for moments in (state.m, state.v, state.v_max) if moments)]
+    new, m, v, *v_max = _in_blocks(rule, old, grads, in_place)
+    return new, AdamState(t, m, v, *v_max or [{}])
 
 
 class SGDState(NamedTuple):
@@ -134,6 +147,7 @@ def sgd_step(
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    in_place: bool = False,
 ) -> tuple[Arrays, SGDState]:
     """One update of SGD with momentum.
 
@@ -153,9 +167,10 @@ def sgd_step(
         dampening: in [0, 1).
         nesterov: use the gradient corrected by the buffer.
         weight_decay: >= 0.
+        in_place: as for `adam_step`.
 
     Returns:
-        New parameters and a new state; the arguments are left as they are.
+        New parameters and a new state; the arguments are left as they are, unless in place.
 
     Mirror:
         `torch_port.optim.SGD`, the same bits.
@@ -170,18 +185,21 @@ def sgd_step(
         >>> w["w"], state.momentum_buffer["w"]
         (array([-0.45], dtype=float32), array([1.9], dtype=float32))
     """
-    new, buffers = {}, {}
-    for name, w in params.items():
-        real, g = w.dtype.type, grads[name]
+
+    def rule(w: Array, *b: Array, g: Array) -> list[Array]:
+        """The update of some elements."""
+        real = w.dtype.type
         if weight_decay:
             g = g + real(weight_decay) * w
         d = g
-        if state.momentum_buffer:
-            b = g if state.t == 0 else real(momentum) * state.momentum_buffer[name] + real(1 - dampening) * g
-            buffers[name] = np.array(b)
-            d = g + real(momentum) * b if nesterov else b
-        new[name] = np.asarray(w - real(learning_rate) * d)
-    return new, SGDState(state.t + 1, buffers)
+        if b:
+            b = (g if state.t == 0 else real(momentum) * b[0] + real(1 - dampening) * g,)
+            d = g + real(momentum) * b[0] if nesterov else b[0]
+        return [w - real(learning_rate) * d, *b]
+
+    old = [params, *([state.momentum_buffer] if state.momentum_buffer else [])]
+    new, *buffers = _in_blocks(rule, old, grads, in_place)
+    return new, SGDState(state.t + 1, *buffers or [{}])
 
 
 class ScheduleState(NamedTuple):
@@ -243,6 +261,26 @@ def _warmup_cosine(tick: int, learning_rate: float, warmup_steps: int, total_ste
         return learning_rate * (tick + 1) / warmup_steps
     length = total_steps - warmup_steps
     return learning_rate * (1 + cos_pi(min(tick - warmup_steps, length), length)) / 2
+
+
+def _in_blocks(
+    rule: Callable[..., list[Array]], old: Sequence[Mapping[str, Array]], grads: Mapping[str, Array], in_place: bool
+) -> list[Arrays]:
+    """A rule over every parameter and what goes with it, a block at a time: what they become."""
+    new: list[Arrays] = [{} for _ in old]
+    for name, w in old[0].items():
+        before = [arrays[name] for arrays in old]
+        after = before if in_place else [np.empty(array.shape, w.dtype) for array in before]
+        for arrays, array in zip(new, after, strict=True):
+            arrays[name] = array
+        sources = [array.reshape(-1) for array in before]
+        targets = [array.reshape(-1, copy=False) for array in after]
+        g = grads[name].reshape(-1)
+        for start in range(0, w.size, BLOCK):
+            block = slice(start, start + BLOCK)
+            for target, value in zip(targets, rule(*(source[block] for source in sources), g=g[block]), strict=True):
+                target[block] = value
+    return new
 
 
 def _zeros(params: Mapping[str, Array]) -> Arrays:

@@ -322,7 +322,7 @@ def _evaluate(model: Arrays, config: RunConfig, data: Dataset, ops: Arithmetic) 
 def _train_step(
     state: RunState, config: RunConfig, data: Dataset, ops: Arithmetic, order: Array, next_order: StreamState
 ) -> tuple[RunState, StepRecord]:
-    """One step on the next window of samples, in micro-batches; the arguments are left as they are."""
+    """One step on the next window of samples, in micro-batches, which uses up the state: it is written over."""
     window = data_module.window_indices(order, state.data.consumed, config.batch_size * config.accumulation)
     model, training = state.model, state.mode == "train"
     dropout = generator_from(state.rng.dropout)
@@ -377,7 +377,7 @@ def _train_step(
 
 
 def _update(state: RunState, config: RunConfig, grads: Arrays, ops: Arithmetic) -> RunState:
-    """The optimizer's step at the schedule's rate, and the schedule's step."""
+    """The optimizer's step at the schedule's rate, over the state's own arrays, and the schedule's step."""
     params = network.parameters(state.model)
     optimizer: optim.AdamState | optim.SGDState
     if isinstance(state.optimizer, optim.SGDState):
@@ -390,6 +390,7 @@ def _update(state: RunState, config: RunConfig, grads: Arrays, ops: Arithmetic) 
             dampening=config.dampening,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
+            in_place=True,
         )
     else:
         params, optimizer = optim.adam_step(
@@ -403,6 +404,7 @@ def _update(state: RunState, config: RunConfig, grads: Arrays, ops: Arithmetic) 
             eps=config.eps,
             weight_decay=config.weight_decay,
             decoupled=config.optimizer == "adamw",
+            in_place=True,
         )
     schedule = optim.schedule_step(
         state.schedule,

@@ -270,10 +270,14 @@ ADAM_FAULTS = {
     "t from zero": (PLAIN, "t = state.t + 1\n", "t = max(state.t, 1)\n"),
     "no maximum": (
         PLAIN | {"amsgrad": True, "beta2": 0.5},
-        "largest = v_max[name] = np.where",
-        "v_max[name] = np.where",
+        "(v_max[0] if v_max else v)",
+        "v",
     ),
-    "eps in the root": (PLAIN | {"eps": 1e-3}, "(ops.sqrt(v_hat) + real(eps))", "ops.sqrt(v_hat + real(eps))"),
+    "eps in the root": (
+        PLAIN | {"eps": 1e-3},
+        "real(correction2))\n        root += real(eps)",
+        "real(correction2) + real(eps))",
+    ),
     "coupled decay": (PLAIN | {"weight_decay": 0.1, "decoupled": True}, "if weight_decay and decoupled:", "if False:"),
     "decay without the rate": (
         PLAIN | {"weight_decay": 0.1, "decoupled": True},
@@ -282,18 +286,22 @@ ADAM_FAULTS = {
     ),
     "decoupled decay": (PLAIN | {"weight_decay": 0.1}, "elif weight_decay:", "elif False:"),
     "coefficient in float32": (PLAIN, "real(1 - beta1)", "(real(1) - real(beta1))"),
-    "square from the left": (PLAIN | {"learning_rate": 1.0}, "real(1 - beta2) * (g * g)", "real(1 - beta2) * g * g"),
+    "square from the left": (
+        PLAIN | {"learning_rate": 1.0},
+        "square = g * g\n        square *= real(1 - beta2)",
+        "square = real(1 - beta2) * g * g",
+    ),
     "rate after the quotient": (
         PLAIN,
-        "(real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(eps))",
-        "real(learning_rate) * (m_hat / (ops.sqrt(v_hat) + real(eps)))",
+        "return [w - change, m",
+        "return [w - real(learning_rate) * (m / real(correction1) / root), m",
     ),
 }
 SGD_FAULTS = {
     "damped first step": (DAMPED, "g if state.t == 0 else ", ""),
     "no dampening": (DAMPED, "real(1 - dampening) * g", "g"),
-    "t stands": (DAMPED, "SGDState(state.t + 1, buffers)", "SGDState(state.t, buffers)"),
-    "no look ahead": (LOOKING_AHEAD, "d = g + real(momentum) * b if nesterov else b", "d = b"),
+    "t stands": (DAMPED, "SGDState(state.t + 1, *", "SGDState(state.t, *"),
+    "no look ahead": (LOOKING_AHEAD, "d = g + real(momentum) * b[0] if nesterov else b[0]", "d = b[0]"),
     "no decay": (DAMPED | {"weight_decay": 0.1}, "g = g + real(weight_decay) * w\n        d = g", "d = g"),
     "rate in the buffer": (DAMPED, "real(1 - dampening) * g", "real(1 - dampening) * real(learning_rate) * g"),
 }
@@ -405,6 +413,48 @@ def test_arrays_of_any_shape_stay_arrays_of_that_shape(settings, shape):
             if not path.endswith("/t"):
                 assert isinstance(leaf, np.ndarray), f"{path}: expected an array, found {type(leaf).__name__}"
                 assert (leaf.shape, leaf.dtype) == (shape, np.float32), path
+
+
+@pytest.mark.parametrize("settings", [*ADAM, *SGD], ids=name_of)
+def test_a_step_in_place_writes_the_same_bits_over_the_arrays_it_is_given(settings):
+    params, gradients = weights_and_gradients(8)
+    run, step = (run_sgd, optim.sgd_step) if "momentum" in settings else (run_adam, optim.adam_step)
+    first, second = run(params, gradients[:2], settings)
+    keywords = {name: value for name, value in settings.items() if name != "amsgrad"}
+    ops = () if "momentum" in settings else (REPRODUCIBLE,)
+    before = flatten(first)
+    new, state = step(first["params"], first["state"], gradients[1], *ops, **keywords, in_place=True)
+    after = flatten({"params": new, "state": state})
+    assert digest({"params": new, "state": state}) == digest(second)
+    assert all(after[path] is leaf for path, leaf in before.items() if isinstance(leaf, np.ndarray))
+
+
+def test_an_array_that_is_not_contiguous_is_not_written_over():
+    params, gradients = weights_and_gradients(8)
+    params["b"] = np.asfortranarray(params["b"])
+    with pytest.raises(ValueError, match="copy"):
+        optim.adam_step(params, optim.init_adam(params), gradients[0], REPRODUCIBLE, learning_rate=0.1, in_place=True)
+
+
+@pytest.mark.parametrize("block", [1, 5, 7, 8])
+@pytest.mark.parametrize("settings", [*ADAM, *SGD], ids=name_of)
+def test_the_size_of_the_blocks_changes_no_bit(settings, block, monkeypatch):
+    params, gradients = weights_and_gradients(9)
+    run = run_sgd if "momentum" in settings else run_adam
+    whole = digest(run(params, gradients, settings)[-1])
+    monkeypatch.setattr(optim, "BLOCK", block)
+    assert digest(run(params, gradients, settings)[-1]) == whole
+
+
+def test_an_element_that_the_blocks_leave_out_is_seen(monkeypatch):
+    faulty = with_fault(optim, "start + BLOCK)", "start + BLOCK - 1)")
+    params, (grads,) = weights_and_gradients(9, steps=1)
+    whole, _ = optim.adam_step(params, optim.init_adam(params), grads, REPRODUCIBLE, learning_rate=0.1)
+    for block, some in ((1 << 15, False), (7, True), (6, True)):
+        monkeypatch.setattr(faulty, "BLOCK", block)
+        given = {name: w.copy() for name, w in params.items()}
+        faulty.adam_step(given, optim.init_adam(given), grads, REPRODUCIBLE, learning_rate=0.1, in_place=True)
+        assert (digest(given) != digest(whole)) == some
 
 
 # Schedules

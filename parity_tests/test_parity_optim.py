@@ -124,18 +124,38 @@ def test_the_steps_are_the_references_in_other_types(dtype):
     assert all(compare(*sides).holds for sides in sgd_pair(settings, params, gradients))
 
 
+@pytest.mark.parametrize("block", [1, 5, 7, 8])
+def test_the_size_of_the_blocks_changes_no_bit(block, monkeypatch):
+    monkeypatch.setattr(optim, "BLOCK", block)
+    for amsgrad in (False, True):
+        assert all(compare(*sides).holds for sides in adam_pair(UPDATE, amsgrad, False, *weights_and_gradients(1)))
+    settings = {"learning_rate": 0.05, "momentum": 0.9, "dampening": 0.25, "nesterov": False, "weight_decay": 0.1}
+    assert all(compare(*sides).holds for sides in sgd_pair(settings, *weights_and_gradients(1)))
+
+
+def test_tensors_in_any_layout_are_updated_as_a_whole():
+    params, gradients = weights_and_gradients(1)
+    params, gradients = {"w": params["d"]}, [{"w": one["d"]} for one in gradients]
+    turned = {"w": torch.nn.Parameter(torch.tensor(params["w"]).T.contiguous().T)}
+    plain = live(params)
+    assert not turned["w"].is_contiguous()
+    pairs = (stepped(optim.Adam(weights.values(), 0.05), weights, gradients) for weights in (turned, plain))
+    assert all(compare(want, found).holds for found, want in zip(*pairs, strict=True))
+
+
 # Mutants, one for each arithmetic trap of an update.
 
 UPDATE = {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
-FIRST_MOMENT = "m.copy_(real(beta1) * m + real(1 - beta1) * g)"
-SECOND_MOMENT = "v.copy_(real(beta2) * v + real(1 - beta2) * (g * g))"
+FIRST_MOMENT = "m *= real(beta1)\n        m += real(1 - beta1) * g\n"
+SECOND_MOMENT = "v *= real(beta2)\n        v += square\n"
+ROOT = "root = ops.sqrt((v_max[0] if v_max else v) / real(correction2))"
 ADAM_FAULTS = {
-    "lerp": (FIRST_MOMENT, "m.lerp_(g, 1 - beta1)"),
-    "addcmul": (SECOND_MOMENT, "v.mul_(beta2).addcmul_(g, g, value=1 - beta2)"),
-    "add with alpha": (FIRST_MOMENT, "m.mul_(beta1).add_(g, alpha=1 - beta1)"),
-    "stock sqrt": ("ops.sqrt(v_hat)", "torch.sqrt(v_hat)"),
-    "correction outside the root": ("(ops.sqrt(v_hat) +", "(ops.sqrt(largest) / real((1 - power(beta2, t)) ** 0.5) +"),
-    "beta to the t in float32": ("real(1 - power(beta1, t))", "(1 - torch.tensor(beta1) ** t)"),
+    "lerp": (FIRST_MOMENT, "m.lerp_(g, 1 - beta1)\n"),
+    "addcmul": (SECOND_MOMENT, "v.mul_(beta2).addcmul_(g, g, value=1 - beta2)\n"),
+    "add with alpha": (FIRST_MOMENT, "m.mul_(beta1).add_(g, alpha=1 - beta1)\n"),
+    "stock sqrt": ("ops.sqrt(", "torch.sqrt("),
+    "correction outside the root": (ROOT, "root = ops.sqrt(v) / real(correction2**0.5)"),
+    "beta to the t in float32": ("real(correction1)", "(1 - torch.tensor(beta1) ** t)"),
 }  # fmt: skip
 
 

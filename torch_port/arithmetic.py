@@ -36,6 +36,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from numpy.lib.array_utils import normalize_axis_tuple
 from torch import Tensor
@@ -265,8 +266,8 @@ def dot(a: Tensor, b: Tensor, *, kind: str | None = None) -> Tensor:
 def sqrt(a: Tensor) -> Tensor:
     """Square root of a tensor, correctly rounded; NaN below 0, and -0 for -0.
 
-    IEEE 754 requires this of the hardware, but torch.sqrt hands it to the vector library of the build; `elementary`
-    takes that for an estimate.
+    IEEE 754 requires this of the hardware, but torch.sqrt hands it to the vector library of the build. NumPy passes it
+    on, over the same memory, where a tensor can be an array; elsewhere `elementary` takes torch.sqrt for an estimate.
 
     Mirror:
         `numpy_ref.arithmetic.sqrt`, the same bits.
@@ -275,7 +276,11 @@ def sqrt(a: Tensor) -> Tensor:
         >>> sqrt(torch.tensor([4.0, 0.25, -1.0]))
         tensor([2.0000, 0.5000,    nan])
     """
-    return elementary.sqrt(a, _checked_kind("sqrt", None, a))
+    kind = _checked_kind("sqrt", None, a)
+    if a.device.type != "cpu" or kind == "bfloat16":
+        return elementary.sqrt(a, kind)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.sqrt(a.detach().numpy())))
 
 
 @torch.no_grad()

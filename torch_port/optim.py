@@ -4,19 +4,23 @@ The optimizers are the stock ones but for `step`: their constructors, parameter 
 so that a stock optimizer loads their state. Three things differ: `step` is counted in float64, exact to 2**53 where
 float32 stops at 2**24; SGD counts it too; and a state dict that is loaded is copied. An update uses elementary
 operations only: `lerp`, `addcmul` and `add` with `alpha` fuse a multiplication and an addition on some processors and
-not on others.
+not on others. Every rule is elementwise, so that it may be evaluated block by block.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, StepLR
 
 from torch_port.arithmetic import REPRODUCIBLE, Arithmetic, cos_pi, power
 
 Parameters = Iterable[torch.nn.Parameter]
+
+BLOCK = 1 << 15  # numbers that a rule works on at once, so that its passes over them stay in the cache
 
 # The reference's name of each kind of moment, and torch's.
 ADAM_MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
@@ -126,26 +130,36 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, ops=ops)
 
 
-def _adam_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any], ops: Arithmetic) -> None:
+def _adam_update(w: Tensor, state: dict[str, Any], group: dict[str, Any], ops: Arithmetic) -> None:
     """The reference's `adam_step` for one parameter, in place; the letters are the paper's."""
-    assert w.grad is not None
-    g, t = w.grad, int(state["step"]) + 1
+    t, real = int(state["step"]) + 1, _scalars_like(w)
     (beta1, beta2), learning_rate, weight_decay = group["betas"], float(group["lr"]), group["weight_decay"]
-    m, v, real = state["exp_avg"], state["exp_avg_sq"], _scalars_like(w)
-    new = w
-    if weight_decay and group["decoupled_weight_decay"]:
-        new = w * real(1 - learning_rate * weight_decay)
-    elif weight_decay:
-        g = g + real(weight_decay) * w
-    m.copy_(real(beta1) * m + real(1 - beta1) * g)
-    v.copy_(real(beta2) * v + real(1 - beta2) * (g * g))
-    largest = v
-    if group["amsgrad"]:
-        largest = state["max_exp_avg_sq"]
-        largest.copy_(torch.where(v <= largest, largest, v))  # NaN stays
-    m_hat = m / real(1 - power(beta1, t))
-    v_hat = largest / real(1 - power(beta2, t))
-    w.copy_(new - (real(learning_rate) * m_hat) / (ops.sqrt(v_hat) + real(group["eps"])))
+    correction1, correction2 = 1 - power(beta1, t), 1 - power(beta2, t)
+
+    def rule(w: Tensor, m: Tensor, v: Tensor, *v_max: Tensor, g: Tensor) -> None:
+        """The update of some elements, each intermediate result in the memory of the one before."""
+        new = w
+        if weight_decay and group["decoupled_weight_decay"]:
+            new = w * real(1 - learning_rate * weight_decay)
+        elif weight_decay:
+            g = g + real(weight_decay) * w
+        m *= real(beta1)
+        m += real(1 - beta1) * g
+        square = g * g
+        square *= real(1 - beta2)
+        v *= real(beta2)
+        v += square
+        for largest in v_max:
+            largest.copy_(torch.where(v <= largest, largest, v))  # NaN stays
+        change = m / real(correction1)
+        change *= real(learning_rate)
+        root = ops.sqrt((v_max[0] if v_max else v) / real(correction2))
+        root += real(group["eps"])
+        change /= root
+        torch.sub(new, change, out=w)
+
+    kinds = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
+    _in_blocks(rule, w, [state[kind] for kind in kinds])
     state["step"] = _steps(t)
 
 
@@ -211,18 +225,21 @@ class SGD(_Copying, torch.optim.SGD):
         return loss
 
 
-def _sgd_update(w: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+def _sgd_update(w: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     """The reference's `sgd_step` for one parameter, in place."""
-    assert w.grad is not None
-    g, t, momentum, real = w.grad, int(state["step"]), group["momentum"], _scalars_like(w)
-    if group["weight_decay"]:
-        g = g + real(group["weight_decay"]) * w
-    d = g
-    if momentum:
-        b = state["momentum_buffer"]
-        b.copy_(g if t == 0 else real(momentum) * b + real(1 - group["dampening"]) * g)
-        d = g + real(momentum) * b if group["nesterov"] else b
-    w.copy_(w - real(float(group["lr"])) * d)
+    t, momentum, real = int(state["step"]), group["momentum"], _scalars_like(w)
+
+    def rule(w: Tensor, *buffer: Tensor, g: Tensor) -> None:
+        """The update of some elements."""
+        if group["weight_decay"]:
+            g = g + real(group["weight_decay"]) * w
+        d = g
+        for b in buffer:
+            b.copy_(g if t == 0 else real(momentum) * b + real(1 - group["dampening"]) * g)
+            d = g + real(momentum) * b if group["nesterov"] else b
+        w -= real(float(group["lr"])) * d
+
+    _in_blocks(rule, w, [state["momentum_buffer"]] if momentum else [])
     state["step"] = _steps(t + 1)
 
 
@@ -242,7 +259,7 @@ class WarmupCosineLR(LRScheduler):
         self.warmup_steps, self.total_steps = warmup_steps, total_steps
         super().__init__(optimizer)
 
-    def get_lr(self) -> list[float | torch.Tensor]:
+    def get_lr(self) -> list[float | Tensor]:
         """The rates at this tick."""
         return [self._rate(float(base)) for base in self.base_lrs]
 
@@ -295,11 +312,21 @@ def _with_gradients(group: dict[str, Any]) -> list[torch.nn.Parameter]:
     return list(group["params"])
 
 
-def _steps(t: int) -> torch.Tensor:
+def _in_blocks(rule: Callable[..., None], w: Tensor, moments: Sequence[Tensor]) -> None:
+    """A rule over a parameter and what goes with it, in place; on the CPU a block at a time."""
+    assert w.grad is not None
+    tensors = [w.detach(), *moments, w.grad]
+    if w.device.type != "cpu" or not all(tensor.is_contiguous() for tensor in tensors):
+        return rule(*tensors[:-1], g=w.grad)
+    for *block, g in zip(*(torch.split(tensor.view(-1), BLOCK) for tensor in tensors), strict=True):
+        rule(*block, g=g)
+
+
+def _steps(t: int) -> Tensor:
     """A count of updates, exact to 2**53, whatever type a loaded one had; on the CPU, as torch keeps it."""
     return torch.full((), t, dtype=torch.float64, device="cpu")
 
 
-def _scalars_like(w: torch.Tensor) -> Callable[[float], torch.Tensor]:
+def _scalars_like(w: Tensor) -> Callable[[float], Tensor]:
     """Numbers as tensors of a parameter's type, on its device, rounded once."""
-    return lambda value: torch.tensor(value, dtype=w.dtype, device=w.device)
+    return cache(lambda value: torch.tensor(value, dtype=w.dtype, device=w.device))
