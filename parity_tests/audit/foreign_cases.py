@@ -1,0 +1,99 @@
+"""What the tests on files of any origin share: tensors and a loop to save, refusals, and the package with a fault."""
+
+import importlib
+import inspect
+import math
+import sys
+from collections import OrderedDict
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from unittest import mock
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
+
+from numpy_ref.container import CheckpointError  # noqa: E402
+from torch_port.audit import foreign  # noqa: E402
+
+nn = torch.nn
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
+FLOATS += [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+INTEGERS = [torch.uint8, torch.int8] + [getattr(torch, f"{k}{n}") for k in ("int", "uint") for n in (16, 32, 64)]
+DTYPES = [*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.float8_e8m0fnu]
+
+
+def tensor_of(dtype, shape, seed):
+    """Any bits, NaNs among them."""
+    rng = np.random.default_rng(seed)
+    if dtype is torch.bool:
+        return torch.from_numpy(np.array(rng.integers(0, 2, shape, dtype=np.uint8))).bool()
+    data = rng.integers(0, 256, math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(data).view(dtype).reshape(shape) if data.size else torch.zeros(shape, dtype=dtype)
+
+
+def a_loop():
+    """A general checkpoint, with all kinds of state but a best result."""
+    with torch.random.fork_rng():
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    model(torch.arange(15.0).reshape(5, 3)).square().sum().backward()
+    optimizer.step()
+    scheduler.step()
+    return OrderedDict(
+        epoch=1,
+        global_step=7,
+        model_state_dict=model.state_dict(),
+        optimizer_state_dict=optimizer.state_dict(),
+        scheduler_state_dict=scheduler.state_dict(),
+        scaler_state_dict=torch.amp.GradScaler("cpu").state_dict(),
+        rng={"torch": torch.Generator().manual_seed(1).get_state(), "numpy": np.random.PCG64(1).state},
+        ema={name: value.clone() for name, value in model.state_dict().items()},
+        sampler={"order": torch.arange(5), "index": 3},
+    )
+
+
+def found(a, b, module=foreign):
+    return [(c.path, c.change) for c in module.differences(module.leaves_of(a), module.leaves_of(b))]
+
+
+def error_of(module, path, **settings):
+    with pytest.raises(CheckpointError) as caught:
+        module.read(path, **settings)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: expected ")
+    assert ".\n    " in text
+    assert text.count("\n") == 1
+    return caught.value
+
+
+def package_with_fault(package: ModuleType, old: str, new: str) -> ModuleType:
+    """A copy of a package with `new` written in place of `old`, which its modules must hold exactly once in all."""
+    root = package.__name__
+    sources = {n: inspect.getsource(m) for n, m in sys.modules.items() if n == root or n.startswith(f"{root}.")}
+    holders = [name for name, source in sources.items() for _ in range(source.count(old))]
+    if len(holders) != 1:
+        raise ValueError(f"{root}: expected {old!r} once, found it {len(holders)} times. Rewrite the mutant.")
+    kept, whole = {name: sys.modules.pop(name) for name in sources}, SourceFileLoader.get_code
+
+    def get_code(loader, name):
+        if name != holders[0]:
+            return whole(loader, name)
+        return compile(sources[name].replace(old, new), f"{name} with {new!r}", "exec")
+
+    try:
+        with mock.patch.object(SourceFileLoader, "get_code", get_code):
+            return importlib.import_module(root)
+    finally:
+        for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+        parent, _, child = root.rpartition(".")
+        setattr(sys.modules[parent], child, package)
+
+
+def holds(law, module, folder):
+    """Hold a law to a module."""
+    law(module, *[folder] * ("folder" in law.__code__.co_varnames[: law.__code__.co_argcount]))

@@ -1,0 +1,421 @@
+"""Files of any origin: every leaf is read, no file runs code, and damage is one clear error."""
+
+import argparse
+import gzip
+import io
+import json
+import os
+import pickle  # noqa: TID251  # the files that must not be loaded are written with it
+import struct
+import subprocess
+import tarfile
+import tempfile
+import warnings
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
+safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: its files cannot be written")
+
+import numpy_ref  # noqa: E402
+from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint  # noqa: E402
+from parity_tests.audit.foreign_cases import (  # noqa: E402
+    DTYPES,
+    a_loop,
+    error_of,
+    holds,
+    package_with_fault,
+    tensor_of,
+)
+from parity_tests.strategies import small_data  # noqa: E402
+from torch_port.audit import foreign  # noqa: E402
+
+nn = torch.nn
+
+
+MODERN = set(DTYPES) - {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.complex64} - {
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+}  # fmt: skip
+SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (8, 8), (1003,)]
+
+
+def same_bytes(a, b):
+    x, y = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(x, y)
+
+
+def reads_every_leaf(module, folder, tensors, how):
+    path = folder / "file.any"
+    if how == "safetensors":
+        safetensors.save_file(tensors, path, metadata={"format": "pt", "who": "me"})
+    else:
+        torch.save(tensors, path, _use_new_zipfile_serialization=how == "new")
+    file = module.read(path)
+    assert file.origin == {"new": "torch.save", "old": "torch.save before 1.6"}.get(how, how)
+    assert file.size == path.stat().st_size
+    assert file.leaves.keys() == tensors.keys()
+    for name, leaf in file.leaves.items():
+        assert same_bytes(leaf.value, tensors[name])
+        assert (leaf.dtype, leaf.shape) == (str(tensors[name].dtype)[6:], tuple(tensors[name].shape))
+    assert file.metadata == ({"format": "pt", "who": "me"} if how == "safetensors" else {})
+    assert module.diff(path, path).bitwise
+
+
+class Effect:
+    """Pickled, it asks for a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def runs_no_code(module, folder):
+    marker = folder / "marker"
+    words = f"open({str(marker)!r}, 'w').close()"
+    effects = {
+        "posix.system" if os.name == "posix" else "nt.system": Effect(os.system, f"echo > {marker}"),
+        "builtins.exec": Effect(exec, words),
+        "builtins.eval": Effect(eval, words),
+        "subprocess.Popen": Effect(subprocess.Popen, ["touch", str(marker)]),
+        "pathlib.Path.touch": Effect(Path.touch, marker),
+    }
+    for name, effect in effects.items():
+        writers = [
+            lambda file, effect=effect: torch.save({"model": {"w": torch.zeros(1)}, "x": effect}, file),
+            lambda file, effect=effect: torch.save([effect], file, _use_new_zipfile_serialization=False),
+            *(lambda file, effect=effect, p=p: file.write(pickle.dumps(effect, protocol=p)) for p in range(2, 6)),
+        ]
+        for write in writers:
+            path = folder / "evil.pt"
+            with open(path, "wb") as file:
+                write(file)
+            error = error_of(module, path)
+            assert not marker.exists()
+            if name != "pathlib.Path.touch":
+                assert isinstance(error, IncompatibleCheckpoint)
+                asked = str(error).partition(" asks for ")[2].partition(".\n")[0]
+                assert asked in (name, name.replace("subprocess", "commands"))
+                assert "do not trust this file" in str(error)
+                with pytest.raises(ValueError, match=f"allow: mend each of these:\n    {asked}: acts on the machine"):
+                    module.read(path, allow=[asked])
+                assert not marker.exists()
+
+
+def says_what_to_allow(module, folder):
+    path = folder / "settings.pt"
+    generator = np.random.RandomState(3).get_state()
+    torch.save({"w": torch.ones(1), "args": argparse.Namespace(lr=0.5), "rng": generator}, path)
+    error = str(error_of(module, path))
+    names = json.loads(error[error.index("allow=") + 6 : error.index("]") + 1])
+    assert names == ["argparse.Namespace", "numpy._core.multiarray._reconstruct", "numpy.dtype", "numpy.ndarray"]
+    assert "args" not in error
+    options = " ".join(f"--allow {name}" for name in names)
+    assert f"by name: {options} (in Python: allow=" in error
+    with pytest.raises(IncompatibleCheckpoint, match=r"asks for argparse.Namespace\."):
+        module.read(path, allow=names[1:])
+    leaves = module.read(path, allow=names).leaves
+    assert leaves["args/lr"].value == 0.5
+    assert (leaves["rng"].form, leaves["rng"].dtype) == ("generator", "NumPy MT19937")
+    error_of(module, path)  # what was allowed once is not for good
+
+
+def refuses_damage(module, folder):
+    """Cut anywhere, with a bit turned anywhere, an archive is refused or reads as it was."""
+    path, tensors = folder / "file", {"a": torch.arange(50.0), "b": torch.ones(3, dtype=torch.int64)}
+    torch.save(tensors, path)
+    data, whole = path.read_bytes(), module.leaves_of(tensors)
+    for cut in [*range(0, len(data), max(1, len(data) // 60)), len(data) - 1]:
+        path.write_bytes(data[:cut])
+        assert isinstance(error_of(module, path), CorruptCheckpoint)
+    for at in range(0, len(data), max(1, len(data) // 120)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with suppress(CheckpointError):
+            assert module.differences(whole, module.read(path).leaves) == []
+
+
+def header_file(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+FORGED = {
+    "hole": header_file({"a": entry(), "b": entry(offsets=(8, 12))}, bytes(12)),
+    "overlap": header_file({"a": entry(), "b": entry()}, bytes(4)),
+    "rest": header_file({"a": entry()}, bytes(5)),
+    "short": header_file({"a": entry()}, bytes(3)),
+    "size": header_file({"a": entry(shape=(2,))}, bytes(4)),
+    "type": header_file({"a": entry("F33")}, bytes(4)),
+    "type of another type": header_file({"a": entry(["F32"])}, bytes(4)),
+    "backwards": header_file({"a": entry(shape=(0,), offsets=(4, 0))}, bytes(4)),
+    "negative": header_file({"a": entry(shape=(-1, -1))}, bytes(4)),
+    "true": header_file({"a": entry(shape=(True,))}, bytes(4)),
+    "float": header_file({"a": entry(shape=(1.0,))}, bytes(4)),
+    "huge": header_file({"a": entry(shape=(2**63, 0), offsets=(0, 0))}),
+    "huge product": header_file({"a": entry(shape=(2**62, 2**62, 0), offsets=(0, 0))}),
+    "three offsets": header_file({"a": entry(offsets=(0, 4, 4))}, bytes(4)),
+    "more keys": header_file({"a": entry() | {"x": 1}}, bytes(4)),
+    "no dict": header_file({"a": 3}),
+    "metadata": header_file({"__metadata__": {"a": 1}}),
+    "metadata list": header_file({"__metadata__": []}),
+    "twice": header_file(
+        b'{"a":' + json.dumps(entry()).encode() + b',"a":' + json.dumps(entry()).encode() + b"}", bytes(4)
+    ),
+    "cut JSON": header_file(b'{"a":'),
+    "deep": header_file(b'{"a":' * 100_000),
+    "no UTF-8": header_file(b'{"\xff":1}'),
+    "bool": header_file({"a": entry("BOOL", (4,))}, b"\0\1\2\0"),
+    "long header": struct.pack("<Q", 1000) + b"{}",
+    "half a byte": header_file({"a": entry("F4", (1,), (0, 1))}, bytes(1)),
+}
+
+
+def refuses_forgeries(module, folder):
+    path = folder / "forged.safetensors"
+    for data in FORGED.values():
+        path.write_bytes(data)
+        error = error_of(module, path)
+        assert isinstance(error, CorruptCheckpoint)
+        assert "ValueError" not in str(error)
+    path.write_bytes(FORGED["short"])
+    assert "found the data: expected 4 bytes for the arrays, found 3." in str(error_of(module, path))
+
+
+def archive(records, compression=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as out:
+        for name, data in records.items():
+            out.writestr(name, data)
+    return file.getvalue()
+
+
+def saved(tree, new=True):
+    file = io.BytesIO()
+    torch.save(tree, file, _use_new_zipfile_serialization=new)
+    return file.getvalue()
+
+
+def refuses_what_is_no_checkpoint(module, folder):
+    expanded = torch.zeros(1).expand(10**12)
+    buffer = io.BytesIO()
+    torch.save({"w": expanded}, buffer)
+    whole = [saved({"w": torch.ones(100)}, new) for new in (True, False)]
+    tarred = io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w") as out:
+        member = tarfile.TarInfo("a.pt")
+        member.size = len(whole[0])
+        out.addfile(member, io.BytesIO(whole[0]))
+    tarred = tarred.getvalue()
+    contents = {
+        "empty": b"", "text": b"hello world", "zeros": bytes(1000), "pickle": pickle.dumps({"a": 1}), "PK": b"PK\3\4",
+        "npz": archive({"a.npy": b"x"}), "packed": archive({"x/data.pkl": bytes(10**5)}, zipfile.ZIP_DEFLATED),
+        "expanded": buffer.getvalue(), "whole": whole[0], "cut": whole[0][:-40], "old": whole[1][:-40], "tar": tarred,
+        "gzip": gzip.compress(whole[0]), "header": struct.pack("<Q", 2**50) + b"{}", "words": b"checkpoint\nmodel\n",
+        "LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n",
+    }  # fmt: skip
+    (folder / "whole").write_bytes(contents.pop("whole"))
+    module.read(folder / "whole")
+    texts = {}
+    for name, data in contents.items():
+        path = folder / f"{name}.safetensors"
+        path.write_bytes(data)
+        texts[name] = str(error_of(module, path))
+    assert not any("Error" in text or "BadZipFile" in text for text in texts.values())
+    told = {"text": "text.", "words": "text.", "LFS": "text that points to", "zeros": "zeros", "tar": "a tar archive"}
+    told |= {"cut": "one without its end", "PK": "one without its end", "old": "one of before 1.6 that is damaged"}
+    told |= {"npz": "a zip archive that torch has not", "gzip": "a file that gzip has", "empty": "an empty file"}
+    told |= {"header": f"a safetensors header of {2**50:,} bytes", "pickle": "what torch refuses to unpickle"}
+    for name, words in told.items():
+        assert f", found {words}" in texts[name]
+    assert "more than the file has room for" in texts["packed"]
+    assert "4,000,000,000,000" in texts["expanded"]
+    assert "a directory or device" in str(error_of(module, folder))
+    assert "no such file" in str(error_of(module, folder / "none.pt"))
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(folder / "pipe")
+        assert "a directory or device" in str(error_of(module, folder / "pipe"))
+
+
+def refuses_what_has_no_room(module, folder):
+    path = folder / "shared.pt"
+    shared = []
+    for _ in range(10):
+        shared = [shared, shared, "x"]
+    torch.save(shared, path)
+    with mock.patch.object(module.walk, "LEAF_LIMIT", 1000):
+        assert "at most 1,000 leaves, found more" in str(error_of(module, path))
+    with mock.patch.object(module.files, "_memory", return_value=100):
+        assert "fits into memory" in str(error_of(module, path))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES)), min_size=1, max_size=5),
+    st.integers(0, 99),
+    st.sampled_from(("new", "old", "safetensors")),
+)
+@example([(dtype, (7,)) for dtype in DTYPES], 0, "safetensors")
+@example([(dtype, (7,)) for dtype in DTYPES], 0, "new")
+def test_every_leaf_of_every_format_is_read_bit_for_bit(shapes, seed, how):
+    tensors = {
+        f"layer{i}.weight": tensor_of(*x, seed + i) for i, x in enumerate(shapes) if how != "old" or x[0] not in MODERN
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        reads_every_leaf(foreign, Path(folder), tensors or {"w": torch.zeros(1)}, how)
+
+
+def test_a_file_that_would_run_code_does_not(tmp_path):
+    runs_no_code(foreign, tmp_path)
+
+
+def test_no_variable_of_the_environment_makes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    runs_no_code(foreign, tmp_path)
+
+
+def test_what_to_allow_is_said_and_holds_once(tmp_path):
+    says_what_to_allow(foreign, tmp_path)
+
+
+def test_what_cannot_be_allowed_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no_such\.thing: expected the full name") as caught:
+        foreign.read(tmp_path / "x", allow=["no_such.thing", "os.system", "builtins.eval", "word"])
+    assert len(str(caught.value).splitlines()) == 5
+    with pytest.raises(ValueError, match="expected a list of names"):
+        foreign.read(tmp_path / "x", allow="argparse.Namespace")
+
+
+def test_a_module_that_is_allowed_gives_its_state(tmp_path):
+    with torch.random.fork_rng():
+        model = nn.Linear(2, 1)
+    torch.save(model, tmp_path / "model.pt")
+    error = str(error_of(foreign, tmp_path / "model.pt"))
+    assert "torch.nn.modules.linear.Linear" in error
+    names = json.loads(error[error.index("allow=") + 6 : error.index("]") + 1])
+    for _ in range(5):  # a class in another is asked for only when that one is allowed
+        try:
+            leaves = foreign.read(tmp_path / "model.pt", allow=names).leaves
+            break
+        except IncompatibleCheckpoint as refusal:
+            names += json.loads(str(refusal)[str(refusal).index("allow=") + 6 : str(refusal).index("]") + 1])
+    assert list(leaves) == ["weight", "bias"]
+
+
+def test_damage_to_an_archive_is_refused(tmp_path):
+    refuses_damage(foreign, tmp_path)
+
+
+def test_damage_to_a_header_is_refused(tmp_path):
+    path = tmp_path / "file"
+    safetensors.save_file({"a": torch.arange(50.0), "b": torch.ones(3, dtype=torch.int64)}, path)
+    data = path.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    for cut in [*range(0, len(data), 7), len(data) - 1]:
+        path.write_bytes(data[:cut])
+        error_of(foreign, path)
+    for at in range(header):  # of the data the format has no checksum
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with suppress(CheckpointError):
+            foreign.read(path)
+
+
+def test_forged_headers_are_refused(tmp_path):
+    refuses_forgeries(foreign, tmp_path)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    refuses_what_is_no_checkpoint(foreign, tmp_path)
+
+
+def test_what_has_no_room_is_refused(tmp_path):
+    refuses_what_has_no_room(foreign, tmp_path)
+
+
+def test_elements_of_less_than_a_byte_are_compared_as_bytes(tmp_path):
+    for name, data in (("a", b"\1\2"), ("b", b"\1\3")):
+        (tmp_path / name).write_bytes(header_file({"w": entry("F4", (2, 2), (0, 2))}, data))
+    found = foreign.diff(tmp_path / "a", tmp_path / "b")
+    assert [(c.path, c.change, c.ulps) for c in found.changes] == [("w", "value", None)]
+    assert foreign.read(tmp_path / "a").leaves["w"].shape == (2, 2)
+
+
+def test_our_own_file_is_read_and_verified(tmp_path):
+    data = small_data()
+    run = numpy_ref.train_n_steps(numpy_ref.init_run(numpy_ref.RunConfig(), data), data, 3)
+    path = tmp_path / "run.safetensors"
+    numpy_ref.save_checkpoint(path, run)
+    kinds = {k.kind for k in foreign.inspect(path).kinds}
+    assert {"model", "optimizer", "generator", "counter"} <= kinds
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert isinstance(error_of(foreign, path), CorruptCheckpoint)
+
+
+def test_the_process_is_as_before(tmp_path):
+    torch.save(a_loop(), tmp_path / "a.pt")
+    before = torch.get_rng_state(), list(warnings.filters), set(torch.serialization.get_safe_globals())
+    foreign.diff(tmp_path / "a.pt", tmp_path / "a.pt", allow=["argparse.Namespace"])
+    after = torch.get_rng_state(), list(warnings.filters), set(torch.serialization.get_safe_globals())
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+MUTANTS = [
+    ("weights_only=True", "weights_only=False", runs_no_code),
+    ("if _acts(name):\n            faults", "if False:\n            faults", runs_no_code),
+    ("names |= _globals(file)", "pass", runs_no_code),
+    ('if "." in name else f"builtins.{name}"', "", runs_no_code),
+    ("names |= set(torch.serialization.get_unsafe", "set(torch.serialization.get_unsafe", says_what_to_allow),
+    ("if thing is np.dtype:", "if False:", says_what_to_allow),
+    (
+        "torch.serialization.safe_globals(allowed):\n            warnings",
+        "torch.serialization.safe_globals([]):\n            warnings",
+        says_what_to_allow,
+    ),
+    ("if damaged is not None:", "if False:", refuses_damage),
+    ("if sum(record.file_size", "if False and sum(record.file_size", refuses_what_is_no_checkpoint),
+    ("if not stat.S_ISREG(os.stat(path).st_mode):", "if False:", refuses_what_is_no_checkpoint),
+    ("if size == 0:", "if False:", refuses_what_is_no_checkpoint),
+    ("if size > _memory():", "if False:", refuses_what_has_no_room),
+    ("if len(self.leaves) >= LEAF_LIMIT:", "if len(self.leaves) >= 99 * LEAF_LIMIT:", refuses_what_has_no_room),
+    ("if leaf.size > self.room:", "if False:", refuses_what_is_no_checkpoint),
+    ('f"{error}" if type(error) is ValueError else first_line(error)', "first_line(error)", refuses_forgeries),
+    ("_check(begin == end,", "_check(True,", refuses_forgeries),
+    ("_check(end == size,", "_check(True,", refuses_forgeries),
+    ("_check(total == 8 *", "_check(True or total == 8 *", refuses_forgeries),
+    ("type(item) is int and item >= 0", "item >= 0", refuses_forgeries),
+    ("if len(dict(pairs)) != len(pairs):", "if False:", refuses_forgeries),
+    ('if code == "BOOL" and', "if False and", refuses_forgeries),
+    ("_check(_is_metadata(metadata),", "_check(True,", refuses_forgeries),
+    ("except (ValueError, RecursionError) as error:", "except ValueError as error:", refuses_forgeries),
+    ("except RuntimeError as error:", "except KeyError as error:", refuses_forgeries),
+    ("if _is_text(start) and not _is_pickle(file):", "if False:", refuses_what_is_no_checkpoint),
+    ("if found := _known_form(file, start):", "if found := False:", refuses_what_is_no_checkpoint),
+    ('if whole else "one without', 'if True else "one without', refuses_what_is_no_checkpoint),
+    ("if start.startswith(OLD) else", "if False else", refuses_what_is_no_checkpoint),
+    ("{options} (in Python: ", "(in Python: ", says_what_to_allow),
+]
+
+
+@pytest.mark.parametrize("law", list(dict.fromkeys(law for _, _, law in MUTANTS)))
+def test_a_copy_without_a_fault_holds_every_law(tmp_path, law):
+    holds(law, package_with_fault(foreign, "CHUNK = 1 << 18", "CHUNK = 1 << 18 "), tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new", "law"), MUTANTS, ids=[f"{i}-{m[2].__name__}" for i, m in enumerate(MUTANTS)])
+def test_every_law_kills_its_mutants(tmp_path, old, new, law):
+    mutant = package_with_fault(foreign, old, new)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        holds(law, mutant, tmp_path)
