@@ -1,4 +1,4 @@
-"""What a disk may hold after power fails, by the calls of `events`: a few states of the many that POSIX allows.
+"""What a disk may hold after power fails, by the events of one run: a few states of the many that POSIX allows.
 
 Bytes that were written and not yet synchronised may be lost, all or half of them; a name that was changed in a
 directory and not yet synchronised may be what it was, whatever became of the other names.
@@ -6,8 +6,9 @@ directory and not yet synchronised may be what it was, whatever became of the ot
 
 import os
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RECENT = 3
 """Files, and changes of names, that are lost one at a time: the newest; beside these, all at once."""
@@ -59,13 +60,26 @@ class _File:
             self._durable = self.origin.read_bytes()
         return self._durable
 
+    @property
+    def unsynchronised(self) -> int:
+        """Bytes."""
+        return sum(len(data) for _, data in self.changes if data is not None)
+
     def content(self, *, lost: str = "") -> bytes:
         """The bytes of it; without those that were not synchronised, or with half of them. Sizes are as cut last."""
         changes = self.changes
         if lost:
-            written = sum(len(data) for _, data in changes if data is not None)
-            changes = list(_first(changes, 0 if lost == "all" else written // 2))
+            changes = list(_first(changes, 0 if lost == "all" else self.unsynchronised // 2))
         return changed(self.durable, changes)
+
+    def changes_by(self, event: Event) -> list[Change]:
+        """What a write or a truncation changes."""
+        if event.call == "truncate":
+            return [(event.offset, None)]
+        if not event.whole:
+            return [(event.offset, event.data)]
+        old = self.content()
+        return [(len(old), event.data[len(old) :])] if event.data.startswith(old) else [(0, None), (0, event.data)]
 
     def synchronise(self) -> None:
         if self.changes:
@@ -87,15 +101,29 @@ class _Renaming(NamedTuple):
     after: _File | None
 
 
+def digest(state: State) -> str:
+    """One for all states that a reader cannot tell apart: names, bytes, and which file was changed after which."""
+    stamps = sorted({node.stamp for node in state.values() if node is not None and node.kind == "file"})
+    order = {stamp: i for i, stamp in enumerate(stamps)}
+    found = sha256()
+    for name, node in sorted(state.items()):
+        parts: tuple[Any, ...] = (name, "as it was")
+        if node is not None:
+            parts = (name, node.kind, sha256(node.data).hexdigest(), order.get(node.stamp))
+        found.update(repr(parts).encode())
+    return found.hexdigest()
+
+
 def changed(content: bytes, changes: list[Change]) -> bytes:
     """A content after changes."""
+    found = bytearray(content)
     for offset, data in changes:
         if data is None:
-            content = content[:offset].ljust(offset, b"\0")
-        else:
-            content = content.ljust(offset, b"\0")
-            content = content[:offset] + data + content[offset + len(data) :]
-    return content
+            del found[offset:]
+        found.extend(bytes(max(offset - len(found), 0)))
+        if data is not None:
+            found[offset : offset + len(data)] = data
+    return bytes(found)
 
 
 def _first(changes: list[Change], size: int) -> Iterator[Change]:
@@ -172,35 +200,21 @@ class Disk:
             self._name(event, event.name, _File("file", self.number))
         file = self.names[event.name]
         file.stamp = self.number
-        if event.call == "truncate":
-            file.changes.append((event.offset, None))
-        elif event.whole:
-            old = file.content()
-            if event.data.startswith(old):
-                file.changes.append((len(old), event.data[len(old) :]))
-            else:
-                file.changes += [(0, None), (0, event.data)]
-        else:
-            file.changes.append((event.offset, event.data))
+        file.changes += file.changes_by(event)
 
     def visible(self) -> State:
         """What a reader finds while the power is on."""
         return self._state(self.names)
 
-    def torn(self, group: list[Event]) -> State:
-        """What a reader finds where a process was killed in the middle of writes that are not applied yet."""
-        file = self.names.get(group[0].name)
-        before = list(file.changes) if file else []
-        names, pending, number = dict(self.names), list(self.pending), self.number
-        for event in group:
-            self.apply(event)
-        written = self.names[group[0].name]
-        own = written.changes[len(before) :]
-        written.changes = before + list(_first(own, sum(len(data or b"") for _, data in own) // 2))
-        state = self.visible()
-        written.changes = before
-        self.names, self.pending, self.number = names, pending, number
-        return state
+    def torn(self, writes: list[Event]) -> State:
+        """What a reader finds where a process was killed in the middle of writes to a file, which come next."""
+        name = writes[0].name
+        content = self.names[name].content() if name in self.names else b""
+        after = _File("file", self.number + 1, content)
+        for event in writes:
+            after.changes += after.changes_by(event)
+        after.changes = list(_first(after.changes, after.unsynchronised // 2))
+        return self.visible() | {name: after.node(name)}
 
     def lost(self) -> Iterator[tuple[str, State]]:
         """What may be found if power fails now, beside what a reader finds; each with what has been lost."""

@@ -1,0 +1,26 @@
+"""Whether a training script, unmodified, comes back after a crash at any file event of its saves.
+
+    python -m torch_port crash -- python train.py --steps 40
+
+The script runs to its end twice, once watched and once not: the files at its end are what every other run must end
+with. Then, for each event of its saves, directories are made as a process leaves them that is killed there, before the
+event and in the middle of a write, and as power loss could leave them after it. In each the script is started again
+until it ends. Three judgements: it *resumed* from a whole checkpoint and ended equal; *work lost*: equal in the end,
+and yet it did again what a finished save held; *no way back*: it fails each time, or ends with something else.
+
+    hook         what sees, in the script's own processes, what it does to files
+    disk         what a directory holds by a record of events, and what power loss may leave of it
+    directory    a directory: copied, made to hold a state, compared
+    bench        runs of the script in copies of its directory
+    points       saves, and the events to crash at
+    reference    what the script does without a crash
+    judge        crashes, and what came after
+    causes       the reasons, and what to change
+    report       all of that, printed
+    command      the verb
+"""
+
+from torch_port.audit.crash.command import add_arguments, crash, run_crash
+from torch_port.audit.crash.report import LOST, NO_WAY_BACK, RESUMED, Cause, Report, Trial
+
+__all__ = ["LOST", "NO_WAY_BACK", "RESUMED", "Cause", "Report", "Trial", "add_arguments", "crash", "run_crash"]
