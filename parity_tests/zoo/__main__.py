@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 
     from parity_tests.zoo.others import installed
 
-    wanted = ("torch", "numpy", "lightning", "accelerate")
+    wanted = ("torch", "numpy", "lightning", "accelerate", "transformers")
     packages = {one.name: one.version for one in metadata.distributions() if one.name in wanted}
     packages = {name: packages[name] for name in wanted if name in packages}
     return {"python": platform.python_version()} | packages | installed()

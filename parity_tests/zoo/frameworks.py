@@ -1,6 +1,8 @@
 """Sound loops of frameworks, where they are installed: ten lines around each make a loop that can be audited."""
 
 import threading
+import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
@@ -31,6 +33,60 @@ class Ordered:
 
     def load_state_dict(self, state: State) -> None:
         self.order.load_state_dict(state)
+
+
+class Paced:
+    """For a trainer that runs to its end: it runs in a thread, and a callback of its own halts it after each batch.
+
+    What the trainer keeps for itself (how it was resumed, what it fetched) is no state of the loop, so that the loop
+    does not hold the trainer; it holds the net, the optimizer, the schedule and the data.
+    """
+
+    values = ()
+    begun = False
+
+    def fit(self, path: str | None = None) -> None:
+        """Call `begin`."""
+        raise NotImplementedError
+
+    def begin(self, train: Callable[[], Any]) -> None:
+        """Train in a thread, up to the first pause."""
+
+        def run() -> None:
+            try:
+                train()
+                self.answer.put(StopIteration("the training is over"))
+            except BaseException as error:  # it is raised where the loop is asked for a step
+                self.answer.put(error)
+
+        self.wish, self.answer, self.begun = SimpleQueue(), SimpleQueue(), True
+        threading.Thread(target=run, daemon=True).start()
+        self.wait()
+
+    def step(self) -> Any:
+        if not self.begun:
+            self.fit()
+        self.wish.put(None)
+        return self.wait()
+
+    def save(self, path: str) -> None:
+        self.wish.put(path)
+        self.wait()
+
+    def load(self, path: str) -> None:
+        self.fit(path)
+
+    def wait(self) -> Any:
+        """What the next pause hands over."""
+        answer = self.answer.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def pause(self, answer: Any = None) -> str | None:
+        """In the trainer's thread: hand over what there is, and wait; the path to save to, if that is asked for."""
+        self.answer.put(answer)
+        return self.wish.get()
 
 
 if find_spec("accelerate"):
@@ -89,14 +145,15 @@ if find_spec("lightning"):
 
 
 if find_spec("lightning"):
-    from lightning import Callback, LightningModule, Trainer
+    from lightning import LightningModule, Trainer
+    from lightning.pytorch.callbacks import LambdaCallback
 
     class Module(LightningModule):
         """The net, its loss, its optimizer and its schedule."""
 
-        def __init__(self) -> None:
+        def __init__(self, net: Net) -> None:
             super().__init__()
-            self.net = Net()
+            self.net = net
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -106,50 +163,31 @@ if find_spec("lightning"):
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    class Pace(Callback):
-        """Lets `fit` go on by one batch at a time."""
-
-        def __init__(self) -> None:
-            self.go, self.done = SimpleQueue(), SimpleQueue()
-
-        def on_train_start(self, trainer: Any, module: Any) -> None:
-            self.done.put(None)
-            self.go.get()
-
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-            self.done.put(float(outputs["loss"]))
-            self.go.get()
-
     @sound
-    class Fitted:
-        """Lightning's Trainer: `fit` runs in a thread of its own and halts after each batch."""
-
-        values = ()
+    class Fitted(Paced):
+        """Lightning's Trainer, which saves a loader that has a state_dict."""
 
         def __init__(self) -> None:
+            warnings.filterwarnings("ignore", ".*LeafSpec.*")  # Lightning calls what torch 2.13 deprecates
             torch.manual_seed(5)  # noqa: TID251 - as users do
-            self.module, self.loader, self.pace = Module(), Ordered(), Pace()
-            self.trainer = Trainer(
-                accelerator="cpu", devices=1, max_steps=2 * STEPS, callbacks=[self.pace], logger=False,
+            self.model, self.loader = Net(), Ordered()
+
+        def fit(self, path: str | None = None) -> None:
+            pace = LambdaCallback(on_train_start=self.on_start, on_train_batch_end=self.on_batch_end)
+            trainer = Trainer(
+                accelerator="cpu", devices=1, max_steps=2 * STEPS, callbacks=[pace], logger=False,
                 enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
             )  # fmt: skip
-            self.thread: Any = None
+            self.begin(lambda: trainer.fit(Module(self.model), self.loader, ckpt_path=path))
 
-        def begin(self, path: str | None) -> None:
-            """Fit up to the start of the training, when a checkpoint is restored."""
-            fit = {"train_dataloaders": self.loader, "ckpt_path": path}
-            self.thread = threading.Thread(target=self.trainer.fit, args=(self.module,), kwargs=fit, daemon=True)
-            self.thread.start()
-            self.pace.done.get()
+        def on_start(self, trainer: Any, module: Any) -> None:
+            (self.optimizer,) = trainer.optimizers
+            (self.schedule,) = (config.scheduler for config in trainer.lr_scheduler_configs)
+            self.pause()
 
-        def step(self) -> float:
-            if self.thread is None:
-                self.begin(None)
-            self.pace.go.put(None)
-            return self.pace.done.get()
-
-        def save(self, path: str) -> None:
-            self.trainer.save_checkpoint(path)
-
-        def load(self, path: str) -> None:
-            self.begin(path)
+        def on_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+            seen = {"loss": outputs["loss"].item(), "step": trainer.global_step, "epoch": trainer.current_epoch}
+            path = self.pause(seen)
+            while path:
+                trainer.save_checkpoint(path)
+                path = self.pause()

@@ -38,7 +38,7 @@ def loop_of(name: str) -> type[Loop]:
     """The class of a loop; no more modules are imported than it takes, for frameworks take seconds."""
     for module in MODULES:
         found = getattr(import_module(f"parity_tests.zoo.{module}"), name, None)
-        if name in FAULTS or name in SOUND:
+        if found is not None and (name in FAULTS or name in SOUND):
             return found
     raise KeyError(name)
 
