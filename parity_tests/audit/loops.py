@@ -2,6 +2,7 @@
 
 import os
 import random  # noqa: TID251
+import threading
 import time
 from collections import deque
 from typing import Any, ClassVar
@@ -322,6 +323,25 @@ class Halves(Plain):
         return {**super().state_dict(), "model": {name: x.half() for name, x in self.model.state_dict().items()}}
 
 
+class HalvesMoments(Plain):
+    """Saves the optimizer's state in another type."""
+
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        entries = state["optimizer"]["state"]  # the entries themselves are the optimizer's own
+        entries.update({key: {"momentum_buffer": one["momentum_buffer"].bfloat16()} for key, one in entries.items()})
+        return state
+
+
+class CastsOnLoading(Plain):
+    """The file is whole, and the load makes it narrow."""
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        for entry in self.optimizer.state.values():
+            entry["momentum_buffer"] = entry["momentum_buffer"].half()
+
+
 class Ends(Plain):
     """Has only so many steps."""
 
@@ -417,3 +437,87 @@ class CannotBeMade(Everything):
 class NoRun:
     def step(self) -> None:
         pass
+
+
+class HoldsALock(Plain):
+    """Saves what no file can hold."""
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "sampler": {"lock": threading.Lock(), "used": self.i}}
+
+
+class Book:
+    """Says itself that it cannot be saved."""
+
+    def __reduce__(self) -> Any:
+        raise ValueError("not now")
+
+
+class RefusesToBeSaved(Plain):
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "book": Book()}
+
+
+class Settings:
+    """Of a class that weights_only does not know."""
+
+    def __init__(self) -> None:
+        self.rate = 0.1
+
+
+class SavesAnObject(Plain):
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "settings": Settings()}
+
+
+class HoldsItself(Plain):
+    """A saved state with a circle in it."""
+
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        state["whole"] = state
+        return state
+
+
+class Large:
+    """A state of 96 MiB, two thirds of which are made anew at every step; it writes down the peak of its process."""
+
+    STATE = 96
+    FORGETS: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self.base = _peak()
+        self.weight, self.moment = torch.full((2048, 2048), 0.5), torch.zeros(2048, 2048)
+        self.last = torch.zeros(4, 2048, 2048)
+
+    def step(self) -> Any:
+        self._note("step")
+        del self.last
+        self.last = torch.zeros(4, 2048, 2048)
+        self.last[0].copy_(self.weight)
+        self.moment.mul_(0.9).add_(self.weight, alpha=0.1)
+        self.weight.sub_(self.moment, alpha=0.01)
+        return self.weight[0, 0]
+
+    def state_dict(self) -> State:
+        return {"weight": self.weight, "moment": self.moment, "last": self.last}
+
+    def load_state_dict(self, state: State) -> None:
+        for name in state:
+            if name != self.FORGETS:
+                getattr(self, name).copy_(state[name])
+        self._note("load")
+
+    def _note(self, what: str) -> None:
+        with open(os.environ["AUDIT_PEAKS"], "a") as file:
+            file.write(f"{os.getpid()} {what} {_peak() - self.base}\n")
+
+
+class ForgetsALot(Large):
+    FORGETS = "moment"
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in MiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) >> 10

@@ -16,7 +16,8 @@ from numpy_ref.cli import _refuse
 from parity_tests.commands import python, strict_json
 from torch_port.audit import commands, script
 from torch_port.audit.findings import Failure, Report, Stop, as_plain
-from torch_port.audit.report import html, lines
+from torch_port.audit.page import html
+from torch_port.audit.report import lines
 from torch_port.audit.script import audit_script
 
 REPORTS = {
@@ -219,17 +220,36 @@ def test_a_script_that_drops_a_moment_is_told_and_the_moment_named(tmp_path):
     assert report.verdict == "broken"
     assert [stop.holds for stop in report.stops] == [False, False]
     assert report.first_lost == "optimizer.exp_avg"
-    assert not report.stops[0].proved
-    first = report.stops[0].first
-    assert first.step == 8
-    assert first.expected != first.found
+    for stop in report.stops:  # each of them says it
+        assert stop.lost == ("optimizer.exp_avg",)
+        assert not stop.proved
+        assert (stop.first.step, stop.first.path) == (stop.at[0], "optimizer.exp_avg")  # as soon as it is loaded
+        assert stop.first.expected != 0 == stop.first.found
+        assert "optimizer.exp_avg is 0.0 then, not " in stop.cause
+        assert stop.advice == ("optimizer.exp_avg is in the saved file: load it, last if something else sets it too",)
 
 
 def test_a_script_that_saves_in_half_of_its_precision_is_told(tmp_path):
-    report = audit(tmp_path, "single", at=[1])
+    report = audit(tmp_path, "single", at=[1, 2])
     assert report.verdict == "broken"
     assert report.first_lost is None
-    assert "not in it, or not in full" in report.stops[0].cause
+    for stop in report.stops:
+        assert stop.first.step == 8
+        assert "not in it, or not in full" in stop.cause
+        assert "the file has no optimizer, no scheduler, " in stop.cause  # all of it is one model by its form
+        assert any("torch.get_rng_state()" in line for line in stop.advice)
+
+
+def test_a_script_that_cannot_resume_at_its_end_is_asked_once(tmp_path, monkeypatch):
+    asked = []
+
+    def refuses(commands, step, name):
+        asked.append(step)
+
+    monkeypatch.setattr(script, "_changed_by_load", refuses)
+    report = audit(tmp_path, "moment", at=[3, 4])
+    assert asked == [3]
+    assert all("could not be tried" in stop.cause and stop.first.step == 8 for stop in report.stops)
 
 
 def test_a_resume_that_trains_anew_is_told_although_its_end_is_equal(tmp_path, monkeypatch):

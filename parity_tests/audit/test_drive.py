@@ -17,11 +17,11 @@ import numpy as np  # noqa: E402
 from parity_tests.audit import loops  # noqa: E402
 from torch_port.audit import Report, audit, judge  # noqa: E402
 from torch_port.audit.attribution import Suspect, find  # noqa: E402
-from torch_port.audit.drive import checked_stops  # noqa: E402
 from torch_port.audit.findings import as_plain, report_from_plain  # noqa: E402
 from torch_port.audit.leaves import Leaf, difference, ulps_between  # noqa: E402
 from torch_port.audit.record import Record  # noqa: E402
 from torch_port.audit.states import is_saved  # noqa: E402
+from torch_port.audit.stops import checked_stops  # noqa: E402
 from torch_port.audit.workers import Workers  # noqa: E402
 
 STEPS = 13  # the rate is halved after the tenth

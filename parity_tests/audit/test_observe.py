@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from parity_tests.audit.loops import Everything, Loader  # noqa: E402
+from torch_port.audit.expressions import expression  # noqa: E402
 from torch_port.audit.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
-from torch_port.audit.observe import expression, observe, state_of, walk  # noqa: E402
+from torch_port.audit.observe import observe, state_of, walk  # noqa: E402
 from torch_port.audit.places import MISSING  # noqa: E402
 from torch_port.audit.restore import link, make_containers, put_back  # noqa: E402
 from torch_port.audit.values import decode, encode, leaf  # noqa: E402

@@ -13,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parity_tests.commands import strict_json
-from torch_port.audit import report as module
+from torch_port.audit import page as html_page
+from torch_port.audit import report as terminal
+from torch_port.audit import words
 from torch_port.audit.findings import (
     Control,
     Difference,
@@ -24,7 +26,9 @@ from torch_port.audit.findings import (
     as_plain,
     report_from_plain,
 )
-from torch_port.audit.report import WIDTH, as_json, html, lines, plot, verdict
+from torch_port.audit.page import html, plot
+from torch_port.audit.report import WIDTH, as_json, lines
+from torch_port.audit.words import verdict
 
 BEGINNINGS = {
     "bitwise": "HOLDS, bitwise",
@@ -67,9 +71,9 @@ stops = st.builds(
     names,
     curves,
 )
-words = st.text(st.characters(max_codepoint=0x7F), max_size=8) | st.sampled_from(NASTY_TEXTS)  # fit a column, escaped
+short = st.text(st.characters(max_codepoint=0x7F), max_size=8) | st.sampled_from(NASTY_TEXTS)  # fit a column, escaped
 kinds = st.sampled_from(["parameter", "generator", "other", "<b>"])
-states = st.builds(State, words, kinds, answers, answers, answers, words)
+states = st.builds(State, short, kinds, answers, answers, answers, short)
 controls = st.builds(Control, st.booleans(), st.none() | differences, names, st.dictionaries(texts, sizes, max_size=20))
 reports = st.builds(
     Report,
@@ -232,8 +236,8 @@ def test_a_page_is_whole_and_neither_runs_nor_fetches_anything(report):
         assert not name.startswith("on")
         assert name not in ("src", "href", "style", "srcset")
         assert "url(" not in (value or "")
-    assert "url(" not in module.STYLE
-    assert "@import" not in module.STYLE
+    assert "url(" not in html_page.STYLE
+    assert "@import" not in html_page.STYLE
 
 
 @given(reports)
@@ -370,18 +374,18 @@ def _swapped(original):
 
 
 MUTANTS = {
-    "expected and found swapped": ("_facts", _swapped),
-    "a suspicion shown as proved": ("_facts", lambda original: lambda s, n: original(s._replace(proved=True), n)),
+    "expected and found swapped": ("facts", _swapped),
+    "a suspicion shown as proved": ("facts", lambda original: lambda s, n: original(s._replace(proved=True), n)),
     "text of the user not escaped": ("_text", lambda original: str),
-    "the terminal obeys the user's text": ("_clean", lambda original: str),
-    "stops that hold hide those that do not": ("_alike", lambda original: lambda s: list(original(s))[1:]),
-    "a stop left out": ("_alike", lambda original: lambda s: original(s[1:])),
+    "the terminal obeys the user's text": ("clean", lambda original: str),
+    "stops that hold hide those that do not": ("alike", lambda original: lambda s: list(original(s))[1:]),
+    "a stop left out": ("alike", lambda original: lambda s: original(s[1:])),
     "unknown shown as no": (
-        "_answers",
+        "answers",
         lambda original: lambda s: original(State(*s[:2], *(x or False for x in s[2:5]))),
     ),
     "saved and restored swapped": (
-        "_answers",
+        "answers",
         lambda original: lambda s: (original(s)[1], original(s)[0], original(s)[2]),
     ),
     "holding called broken": ("SENTENCES", lambda original: original | {"bitwise": original["broken"]}),
@@ -390,9 +394,9 @@ MUTANTS = {
         "SENTENCES",
         lambda original: original | {"not deterministic": original["within"]},
     ),
-    "half of a list": ("_few", lambda original: lambda names, n: original(names[: len(names) // 2], n)),
+    "half of a list": ("few", lambda original: lambda names, n: original(names[: len(names) // 2], n)),
     "code folded": ("_advice", lambda original: lambda stop: [" ".join(line.split()) for line in original(stop)]),
-    "all that is amiss last": ("_rank", lambda original: lambda state: tuple(not x for x in original(state))),
+    "all that is amiss last": ("rank", lambda original: lambda state: tuple(not x for x in original(state))),
 }
 NASTY = BROKEN._replace(
     stops=(LOST._replace(cause="<b>\x1b[2J", advice=("  code  here",), proved=False, differing=("x", "y")), HELD),
@@ -429,6 +433,7 @@ def test_the_report_itself_passes():
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rendering_that_misleads_is_told(monkeypatch, name):
     attribute, change = MUTANTS[name]
+    module = next(one for one in (words, terminal, html_page) if hasattr(one, attribute))
     monkeypatch.setattr(module, attribute, change(getattr(module, attribute)))
     assert any(not _passes(law) for law in LAWS)
 

@@ -8,8 +8,15 @@
     worker       the process that runs it
     judge        are two runs equal after a stop?
     checks       what a load does beyond its result
-    drive        control, stops, report
+    drive        one audit from the control to the report
+    control      are two uninterrupted runs equal?
+    stops        where the run is stopped
+    resume       what one resume shows, and why
     attribution  which lost states make the difference
+    trials       runs with lost states put back
+    batches      what loaders delivered, kept and delivered again
+    states       saved, restored, needed
+    power        which losses would be caught
 
 All of the user's code runs in worker processes.
 """

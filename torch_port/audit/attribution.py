@@ -13,7 +13,7 @@ from torch_port.audit.record import Record, rest_of_iterators
 
 # The kinds in the order in which suspects are cleared: first what is seldom the cause.
 CLEARED = ("gradient", "position", "other", "counter", "mode", "generator", "buffer", "scaler", "schedule", "optimizer",
-           "parameter")  # fmt: skip
+           "parameter", "samples")  # fmt: skip
 
 
 class Suspect(NamedTuple):
@@ -23,6 +23,7 @@ class Suspect(NamedTuple):
     kind: str
     paths: tuple[str, ...]
     rest: Any = None  # what an interrupted iterator still has to issue
+    batches: Any = None  # what the loaders deliver from then on, see `batches.Feeder`
     links: Any = None  # path -> what it is the same object or memory as; None: as nothing else
 
 

@@ -1,6 +1,6 @@
 """What was lost, in words, and the line to add."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch_port.audit.leaves import Leaf
 
@@ -8,7 +8,13 @@ Leaves = dict[str, Leaf]
 
 
 def cause(
-    path: str, kind: str, here: Leaves, there: Leaves, drift: dict[str, str], links: dict[str, str | None] | None = None
+    path: str,
+    kind: str,
+    here: Leaves,
+    there: Leaves,
+    drift: dict[str, str],
+    links: dict[str, str | None] | None = None,
+    types: Mapping[str, str] = {},
 ) -> str:
     """One lost state in words.
 
@@ -19,6 +25,7 @@ def cause(
         there: the resumed run's right after the load.
         drift: path of a generator -> how far it is from where it should be.
         links: path -> the path it should be one object or one memory with; None: with nothing.
+        types: path -> its type in the file, where it is another than in the run.
     """
     if links:
         place, target = next(iter(sorted(links.items(), key=lambda one: one[0])))
@@ -44,13 +51,53 @@ def cause(
         return f"{path} is None after the load"
     if a is None and b is not None:
         return f"{path} exists after the load, and did not before the stop"
+    below = [name for name in {**here, **there} if name.startswith((f"{path}/", f"{path}.", f"{path}["))]
+    if other := other_type(path, [path, *below], here, there, types):
+        return other[0]
     if a is not None and b is not None and (a.dtype, a.device) != (b.dtype, b.device) and a.shape:
         return f"{path} is {b.dtype} on {b.device or 'cpu'} after the load, not {a.dtype} on {a.device or 'cpu'}"
     if a is not None and b is not None and a.value is not None and b.value is not None:
-        return f"{path} is {b.value!r} after the load, not {a.value!r}"
-    below = [name for name in set(here) | set(there) if name.startswith((f"{path}/", f"{path}.", f"{path}["))]
+        return f"{path} is {_shown(b)} after the load, not {_shown(a)}"
     gone = bool(below) and not any(name in there for name in below)
     return f"{path} is {'empty' if gone else 'not what it was'} after the load"
+
+
+def other_type(
+    name: str, paths: Sequence[str], here: Leaves, there: Leaves, types: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Where tensors change their type on the way: what was done to them, and the line to change; else None.
+
+    Args:
+        name: of the state.
+        paths: of its leaves.
+        here: as for `cause`.
+        there: as for `cause`.
+        types: as for `cause`.
+    """
+    for path in paths:
+        a, b = here.get(path), there.get(path)
+        if a is None or not a.device:
+            continue
+        if types.get(path, a.dtype) != a.dtype:
+            words = f"{name} is {types[path]} in the file and {a.dtype} in the run{_rounded(a, b, types[path])}"
+            return words, f"{name} is saved as {types[path]}: save it in {a.dtype}"
+        if b is not None and b.device and b.dtype != a.dtype:
+            words = f"{name} is {b.dtype} after the load and {a.dtype} in the run{_rounded(a, b, b.dtype)}"
+            caster = f"{name.split('/')[0]}.load_state_dict" if "/" in name else "the load"
+            return words, f"{caster} makes {name} {b.dtype}: set it again from the saved state after that, in {a.dtype}"
+    return None
+
+
+def _rounded(a: Leaf, b: Leaf | None, narrow: str) -> str:
+    """Whether what goes through another type is rounded, as the end of a sentence."""
+    bits = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}  # of the significand
+    kept = a.value is not None and b is not None and a.value == b.value
+    return ": rounded" if not kept and bits.get(narrow, 99) < bits.get(a.dtype, 0) else ""
+
+
+def _shown(one: Leaf) -> str:
+    """A small value as it is written; of a list there is its text already."""
+    return repr(one.value) if one.dtype == "str" or not isinstance(one.value, str) else one.value
 
 
 def _items(path: str, leaves: Leaves) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from torch_port.audit.leaves import Leaf
 from torch_port.audit.observe import observe, walk
+from torch_port.audit.states import _last as last_name
 from torch_port.audit.values import GENERATORS, leaf
 
 SHOWN = 4  # names in a sentence
@@ -58,8 +59,10 @@ class Watched(dict[Any, Any]):
         return super().__iter__()
 
 
-def flat(state: Any, path: str = "") -> dict[str, Leaf]:
-    """The leaves of a saved state by path."""
+def flat(state: Any, path: str = "", above: frozenset[int] = frozenset()) -> dict[str, Leaf]:
+    """The leaves of a saved state by path; `above`: the ids of the objects that hold it."""
+    if id(state) in above:
+        return {}
     if isinstance(state, (torch.Tensor, np.ndarray, *GENERATORS)):
         return {path: leaf("", state)}
     if isinstance(state, dict):
@@ -72,7 +75,7 @@ def flat(state: Any, path: str = "") -> dict[str, Leaf]:
         children = [(f"{path}.{key}", child) for key, child in vars(state).items()]
     else:
         return {path: leaf("", state)}
-    return {name: one for place, child in children for name, one in flat(child, place).items()}
+    return {name: one for place, child in children for name, one in flat(child, place, above | {id(state)}).items()}
 
 
 def digests(state: Any) -> dict[str, str]:
@@ -88,9 +91,35 @@ def digests(state: Any) -> dict[str, str]:
     return found
 
 
-def types(state: Any) -> dict[str, str]:
-    """The type of every tensor and array of a saved state."""
-    return {path: one.dtype for path, one in flat(state).items() if one.device}
+def other_types(state: Any, tensors: dict[str, torch.Tensor], leaves: dict[str, Leaf]) -> dict[str, str]:
+    """The type in a saved state of each tensor that stands there in another type than it has.
+
+    It is known by its value: cast to that type, it is the saved one. A single number must have its name too.
+
+    Args:
+        state: what is saved.
+        tensors: of the run, by path.
+        leaves: of these.
+    """
+    saved: dict[tuple[str, tuple[int, ...]], dict[str, set[str]]] = {}
+    for path, one in flat(state).items():
+        if one.device and "float" in one.dtype:
+            names = saved.setdefault((one.dtype, one.shape), {}).setdefault(one.digest, set())
+            names.add(last_name(path))
+    kinds = {dtype for dtype, _ in saved}
+    found = {}
+    for path, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        own = str(tensor.dtype).removeprefix("torch.")
+        if not tensor.is_floating_point() or leaves[path].digest in saved.get((own, shape), ()):
+            continue
+        for dtype in sorted(kinds - {own}):
+            if (dtype, shape) in saved:
+                cast = leaf("", tensor.detach().to(getattr(torch, dtype)))
+                names = saved[dtype, shape].get(cast.digest, set())
+                if names and (tensor.numel() > 1 or last_name(path) in names):
+                    found[path] = dtype
+    return found
 
 
 def checked_load(trial: Any, state: Any, step: int) -> list[str]:

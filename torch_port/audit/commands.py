@@ -108,7 +108,8 @@ def run_audit(impl: Any, options: argparse.Namespace) -> int:
 
 def _tell(report: Report, options: argparse.Namespace) -> None:
     """Print the report, and write the files asked for."""
-    from torch_port.audit.report import as_json, html, lines
+    from torch_port.audit.page import html
+    from torch_port.audit.report import as_json, lines
 
     for path in options.report:
         text = html(report) if path.suffix == ".html" else json.dumps(as_json(report), indent=2) + "\n"

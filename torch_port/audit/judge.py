@@ -8,7 +8,7 @@ they change.
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_port.audit.findings import Difference
 from torch_port.audit.leaves import Leaf, difference, relative_distance
@@ -16,9 +16,10 @@ from torch_port.audit.record import Record
 
 # The kinds in the order in which they tell what happened: causes before effects.
 TELLING = (
-    *("mode", "samples", "position", "generator", "schedule", "scaler", "buffer", "optimizer", "parameter", "other"),
-    *("counter", "gradient", "loss"),
+    *("mode", "samples", "loss", "position", "generator", "schedule", "scaler", "buffer", "optimizer", "parameter"),
+    *("other", "counter", "gradient"),
 )
+SHOWN = {"parameter", "buffer", "optimizer", "schedule", "scaler", "mode", "counter", "other"}  # by their values
 RESULTS = {"parameter", "buffer", "optimizer", "schedule", "scaler", "mode", "samples", "loss"}
 MARKS = {"counter", "other"}
 NO_RESULTS = ("_step_count", "_last_lr", "initial_lr", "num_bad_epochs_")
@@ -29,7 +30,7 @@ class Comparison(NamedTuple):
 
     faults: tuple[Difference, ...]  # at the first step that differs, the most telling first
     curve: tuple[tuple[int, float], ...]
-    largest: dict[str, float]  # path -> largest distance at any step
+    largest: dict[str, float]  # path -> largest distance at any step after the stop
 
 
 def kind_of(path: str, *records: dict[str, Leaf]) -> str:
@@ -88,11 +89,21 @@ def compare(
             one = difference(step, path, here.get(path), there.get(path))
             found.append(one)
             apart = max(apart, relative_distance(one, here.get(path)))
-            largest[path] = max(largest.get(path, 0.0), one.distance)
+            if step > stop:  # a state that is lost and changes nothing is no fault
+                largest[path] = max(largest.get(path, 0.0), one.distance)
         curve.append((step, apart))
         if found and step > stop and not faults:
             faults = tuple(found)
     return Comparison(faults, tuple(curve), largest)
+
+
+def at_load(stop: int, lost: Iterable[Any], here: dict[str, Leaf], there: dict[str, Leaf]) -> Difference | None:
+    """The first lost leaf with a value of its own, as it differs right after the load: the cause of all later ones."""
+    for one in lost:
+        for path in one.paths:
+            if one.kind in SHOWN and not _same(here.get(path), there.get(path)):
+                return difference(stop, path, here.get(path), there.get(path))
+    return None
 
 
 def judged(path: str, kind: str, moves: set[str]) -> bool:

@@ -40,6 +40,8 @@ def difference(step: int, path: str, a: Leaf | None, b: Leaf | None) -> Differen
             not a.shape and not b.shape and isinstance(a.value, (int, float)) and isinstance(b.value, (int, float))
         )
         apart = abs(float(b.value or 0) - float(a.value or 0)) if numbers else math.inf
+        if numbers and a.device and b.device:  # their values may be equal
+            return Difference(step, path, f"{a.value} in {a.dtype}", f"{b.value} in {b.dtype}", apart)
         return Difference(step, path, _describe(a), _describe(b), apart)
     if not a.sample or not b.sample:
         return Difference(step, path, _describe(a), _describe(b), math.inf)

@@ -6,10 +6,8 @@ is passed over; an object that cannot be looked into is listed in `opaque`.
 """
 
 import itertools
-import json
 import random  # noqa: TID251
 import re
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +20,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from torch_port.audit.hidden import (
+    HIDDEN_OF_MODULES,
+    HIDDEN_OF_OPTIMIZERS,
+    HIDDEN_OF_SCHEDULES,
+    UNSEEN,
+    holds_nothing,
+)
 from torch_port.audit.leaves import Leaf
 from torch_port.audit.places import attributes_of, in_dict, in_list, in_object, into, lazy
 from torch_port.audit.values import GENERATORS, PLAIN, generator_state, leaf, set_generator_state
@@ -29,23 +34,6 @@ from torch_port.audit.values import GENERATORS, PLAIN, generator_state, leaf, se
 DEEPEST = 24
 MOST = 20_000  # slots
 LONG = 64  # a dict of more plain entries than these is one state
-HIDDEN_OF_MODULES = re.compile(
-    r"_parameters|_buffers|_modules|_non_persistent.*|.*_hooks.*|_backward.*|training|_is_full.*"
-    r"|call_super_init|dump_patches|T_destination|_compiled_call_impl|_version"
-)
-HIDDEN_OF_OPTIMIZERS = re.compile(
-    r"state|param_groups|defaults|.*_hooks.*|_zero_grad.*|_patch.*|_warned.*|_opt_called"
-    r"|_step_count|_need_device.*|_params$|_numel_cache"
-)
-HIDDEN_OF_SCHEDULES = re.compile(r"_get_lr_called.*|_is_initial|verbose|.*lr_lambdas|anneal_func|mode_worse")
-UNSEEN = (
-    *(type, types.ModuleType, types.GenericAlias, types.BuiltinFunctionType, types.CodeType, re.Pattern),
-    *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),
-)
-HOLD_NOTHING = (
-    *("pathlib", "logging", "datetime", "re", "typing", "inspect", "weakref", "_weakref", "argparse", "abc"),
-    *("collections.abc", "torch._C", "functools", "operator", "enum", "io", "_io"),
-)
 LINKED = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, *GENERATORS)  # what is better not held twice
 
 
@@ -167,9 +155,9 @@ class _Walker:
         elif type(value).__name__ == "partial" and hasattr(value, "func"):
             self.visit(path, (value.func, value.args, value.keywords), depth + 1, None)
         elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
-            if not _holds_nothing(type(value)):
+            if not holds_nothing(type(value)):
                 self._attributes(path, value, depth, re.compile(r"(?!)"))
-        elif not _holds_nothing(type(value)) and not callable(value) and not path.endswith("._abc_impl"):
+        elif not holds_nothing(type(value)) and not callable(value) and not path.endswith("._abc_impl"):
             self.opaque[path] = type(value).__name__
 
     def _attributes(
@@ -321,26 +309,6 @@ class _Walker:
             self.add(f"rng/cuda:{index}", "generator", generator, generator.set_state)
 
 
-def expression(seen: Seen, path: str) -> str:
-    """What is written in a method of the run to reach a path: `self.count`, `self.streams["noise"]`, `COUNT`."""
-    places = [place for place in range(len(path) - 1, 0, -1) if path[place] in ".["]
-    place = next((place for place in places if path[:place] in seen.objects), 0)
-    if not place:
-        run = seen.objects.get("")
-        of_class = path.partition(".")[0] in {cls.__name__ for cls in type(run).__mro__}
-        return path.removeprefix("globals.") if of_class or path.startswith("globals.") else f"self.{path}"
-    owner, name = seen.objects[path[:place]], path[place:].removeprefix(".")
-    before = expression(seen, path[:place])
-    if isinstance(owner, dict):
-        key = next((key for key in owner if str(key) == name), name)
-        return f"{before}[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
-    if name.startswith("["):
-        return f"{before}{name}"
-    if isinstance(owner, types.FunctionType) and name in owner.__code__.co_freevars:
-        return f"{before}.__closure__[{owner.__code__.co_freevars.index(name)}].cell_contents"
-    return before + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))
-
-
 def _is_plain(value: Any) -> bool:
     """A container of plain values only: one state."""
     if isinstance(value, dict):
@@ -348,10 +316,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return all(isinstance(x, PLAIN) or (isinstance(x, (list, tuple)) and _is_plain(x)) for x in value)
     return False
-
-
-def _holds_nothing(cls: type) -> bool:
-    return any(cls.__module__ == name or cls.__module__.startswith(name + ".") for name in HOLD_NOTHING)
 
 
 def _join(path: str, name: str) -> str:

@@ -34,8 +34,15 @@ class Record:
             self.at[step] = leaves
 
 
+def batch_file(folder: str, step: int, place: int) -> Path:
+    """Where the batch that was delivered in this place of a step is kept."""
+    return Path(folder, f"{step}-{place}.pt")
+
+
 def rest_of_iterators(record: Record, stop: int) -> dict[str, dict[str, Any]]:
     """For each loader that was in the middle of its data after a stop: what its iterator still had to issue.
+
+    An iterator that the loop left there, and never came back to, had nothing to issue.
 
     Args:
         record: of the uninterrupted run.
@@ -50,9 +57,10 @@ def rest_of_iterators(record: Record, stop: int) -> dict[str, dict[str, Any]]:
             latest.update({one.loader: (one.iterator, one.digest == "") for one in record.deliveries[step]})
     rest = {}
     for name, (number, ended) in latest.items():
-        if not ended:
-            ids = [one.ids for step in sorted(record.deliveries) if step > stop for one in record.deliveries[step]
-                   if one.iterator == number and one.digest]  # fmt: skip
+        later = [one for step in sorted(record.deliveries) if step > stop for one in record.deliveries[step]
+                 if one.iterator == number]  # fmt: skip
+        if later and not ended:
+            ids = [one.ids for one in later if one.digest]
             at, draws = record.facts.get("ends", {}).get(str(number), (0, []))
             rest[name] = {"ids": ids, "end": draws if at > stop else []}
     return rest

@@ -5,10 +5,12 @@
 
 The position of an iterator cannot be set. A trial replays it: the first iterator it makes issues what the interrupted
 one still had to, and draws from no generator but for what the sampler draws at its end; all later ones are the loop's
-own.
+own. Nor can what a worker holds be set: there a trial delivers the very batches that the uninterrupted run got, while
+the loop's own are fetched and dropped, with all that the fetching draws.
 """
 
 import hashlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +18,45 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader
 
+from torch_port.audit.batches import ENDED, Feeder, Keeper
 from torch_port.audit.record import Delivery
 from torch_port.audit.values import generator_state, leaf, set_generator_state
 
+UNNAMED = "loader"  # a loader that the run does not hold
 _Iterator: Any = dataloader._BaseDataLoaderIter
 
 
-class Recorder:
-    """Records deliveries from `install` on; replays the rest of interrupted iterators where it is given one."""
+class Watch:
+    """One pass over a loader's data, as it is recorded."""
 
-    def __init__(self, name_of: Callable[[Any], str], rest: dict[str, Any] | None = None) -> None:
+    def __init__(self, loader: Any, name: str, number: int, rest: dict[str, Any] | None) -> None:
+        self.loader = weakref.ref(loader)
+        self.name, self.number, self.rest = name, number, rest
+        self.generators = _generators(loader)
+        self.issued: list[Any] = []
+        self.early = name == UNNAMED  # perhaps because the run is still being made: to be asked for once more
+
+
+class Recorder:
+    """Records deliveries from `install` on.
+
+    Args:
+        name_of: the path of a loader, `UNNAMED` where it has none.
+        rest: loader -> what its interrupted iterator still has to issue, see `record.rest_of_iterators`.
+        keep: see `batches.Keeper`.
+        feed: see `batches.Feeder`.
+    """
+
+    def __init__(
+        self,
+        name_of: Callable[[Any], str],
+        rest: dict[str, Any] | None = None,
+        keep: dict[str, Any] | None = None,
+        feed: dict[str, Any] | None = None,
+    ) -> None:
         self.name_of = name_of
-        self.rest = dict(rest or {})  # loader -> see `record.rest_of_iterators`
+        self.rest = dict(rest or {})
+        self.keeper, self.feeder = Keeper(**keep) if keep else None, Feeder(**feed) if feed else None
         self.ends: dict[int, tuple[int, list[tuple[int, str, str]]]] = {}  # iterator -> step, its draws at the end
         self.step = 0
         self.deliveries: list[Delivery] = []
@@ -38,57 +67,81 @@ class Recorder:
         self.deliveries, taken = [], self.deliveries
         return taken
 
+    def watch(self, loader: Any) -> Watch:
+        """A loader's data is about to be passed over."""
+        name = self.name_of(loader)
+        key = next(iter(self.rest)) if name == UNNAMED and len(self.rest) == 1 else name  # the run is being made
+        self.made += 1
+        return Watch(loader, name, self.made - 1, self.rest.pop(key, None))
+
+    def deliver(self, watch: Watch, ids: Any, batch: Any) -> Any:
+        """What the loop gets in place of a batch, or of the end of an iterator."""
+        if watch.early and (loader := watch.loader()) is not None:
+            watch.name = self.name_of(loader)
+        watch.early = False
+        if self.feeder is not None:
+            ids, batch = self.feeder.instead_of(self.step, watch.name, ids, batch)
+        if self.keeper is not None:
+            self.keeper.keep(self.step, len(self.deliveries), batch)
+        ended = batch is ENDED
+        self.deliveries.append(
+            Delivery(watch.name, watch.number, None if ended else ids, "" if ended else _digest(batch))
+        )
+        return batch
+
     def install(self) -> None:
         """Watch every DataLoader of this process."""
         recorder = self
-        make, index, following = _Iterator.__init__, _Iterator._next_index, _Iterator.__next__
+        make, again, index, following = _Iterator.__init__, _Iterator._reset, _Iterator._next_index, _Iterator.__next__
 
         def __init__(self: Any, loader: Any) -> None:
-            name = recorder.name_of(loader)
-            self._audit = (name, recorder.made, [], _generators(loader))
-            recorder.made += 1
-            self._audit_rest = recorder.rest.pop(name, None)
-            if self._audit_rest is None:
-                make(self, loader)
-                return
-            generators = _generators(loader)
-            states = [generator_state(generator) for generator in generators]
+            self._audit = watch = recorder.watch(loader)
+            states = [generator_state(generator) for generator in watch.generators]
             make(self, loader)
-            for generator, state in zip(generators, states, strict=True):
-                set_generator_state(generator, state)
+            if watch.rest is not None:
+                for generator, state in zip(watch.generators, states, strict=True):
+                    set_generator_state(generator, state)
+
+        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+            if not first_iter:  # the same workers pass over the data again
+                self._audit = recorder.watch(loader)
+            again(self, loader, first_iter)
 
         def _next_index(self: Any) -> Any:
-            _, number, issued, generators = self._audit
-            if self._audit_rest is None:
-                before = [generator_state(generator) for generator in generators]
+            watch = self._audit
+            if watch.rest is None:
+                before = [generator_state(generator) for generator in watch.generators]
                 try:
-                    issued.append(index(self))
+                    watch.issued.append(index(self))
                 except StopIteration:
-                    after = [generator_state(generator) for generator in generators]
-                    recorder.ends.setdefault(number, (recorder.step, _draws(before, after)))
+                    after = [generator_state(generator) for generator in watch.generators]
+                    recorder.ends.setdefault(watch.number, (recorder.step, _draws(before, after)))
                     raise
-            elif self._audit_rest["ids"]:
-                issued.append(self._audit_rest["ids"].pop(0))
+            elif watch.rest["ids"]:
+                watch.issued.append(watch.rest["ids"].pop(0))
             else:
-                for place, before, after in self._audit_rest.pop("end", ()):
-                    if _hex(generator_state(generators[place])) == before:
-                        set_generator_state(generators[place], _state(after))
+                for place, before, after in watch.rest.pop("end", ()):
+                    if _hex(generator_state(watch.generators[place])) == before:
+                        set_generator_state(watch.generators[place], _state(after))
                 raise StopIteration
-            return issued[-1]
+            return watch.issued[-1]
 
         def __next__(self: Any) -> Any:
-            name, number, issued, _ = self._audit
+            watch, ids = self._audit, None
             try:
                 batch = following(self)
             except StopIteration:
-                recorder.deliveries.append(Delivery(name, number, None, ""))
-                raise
-            place = int(self._num_yielded) - 1
-            ids = _plain_ids(issued[place]) if place < len(issued) else None
-            recorder.deliveries.append(Delivery(name, number, ids, _digest(batch)))
+                batch = ENDED
+            else:
+                place = int(self._num_yielded) - 1
+                ids = _plain_ids(watch.issued[place]) if place < len(watch.issued) else None
+            batch = recorder.deliver(watch, ids, batch)
+            if batch is ENDED:
+                raise StopIteration
             return batch
 
-        _Iterator.__init__, _Iterator._next_index, _Iterator.__next__ = __init__, _next_index, __next__
+        _Iterator.__init__, _Iterator._reset = __init__, _reset
+        _Iterator._next_index, _Iterator.__next__ = _next_index, __next__
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
@@ -129,8 +182,9 @@ def _plain_ids(issued: Any) -> Any:
 
 
 def _digest(batch: Any) -> str:
-    """A digest of a batch: its tensors, arrays and plain values in their order."""
+    """A digest of a batch: its tensors, arrays and plain values in their order, and so of the objects in it."""
     sha = hashlib.blake2b(digest_size=8)
+    seen: list[Any] = []  # the objects, which may hold each other
 
     def visit(value: Any) -> None:
         if isinstance(value, dict):
@@ -142,6 +196,9 @@ def _digest(batch: Any) -> str:
                 visit(child)
         elif isinstance(value, (torch.Tensor, np.ndarray, str, bytes, int, float)):
             sha.update(leaf("", value).digest.encode())
+        elif hasattr(value, "__dict__") and not callable(value) and all(value is not one for one in seen):
+            seen.append(value)
+            visit(vars(value))
 
     visit(batch)
     return sha.hexdigest()

@@ -5,10 +5,10 @@
     the load    where the ends differ, the resume of a file that has its steps already: it should save it as it was
     the check   the resume of a file in which every tensor has one bit changed: an equal end tells that it was not read
 
-What happens between two saves is not seen, so the first difference is one of the end, and no cause is proved.
+What happens between two saves is not seen, so no cause is proved, and the first difference is one of the load where
+the load changes anything, else one of the end.
 """
 
-import math
 import os
 import shlex
 import signal
@@ -25,6 +25,7 @@ from torch import Tensor
 from numpy_ref.container import CheckpointError
 from numpy_ref.equivalence import is_below
 from torch_port.audit import foreign
+from torch_port.audit.file_causes import differences, stop_of, worst
 from torch_port.audit.findings import Control, Difference, Failure, Report, State, Stop
 
 Tree = dict[str, foreign.Leaf]
@@ -81,21 +82,20 @@ def _audit(commands: "_Commands", name: str, steps: int, places: Sequence[tuple[
     again = commands.read(commands.train(steps, "control"))
     apart = _differences(steps, reference, again)
     note = "only what is saved at the end is compared; the first difference may lie further back"
-    control = Control(not apart, _worst(apart), (note,), {found.path: found.distance for found in apart})
+    control = Control(not apart, worst(apart), (note,), {found.path: found.distance for found in apart})
     if apart:
         return Report(name, steps, "not deterministic", control)
     stops: list[Stop] = []
-    states, lacks = dict[str, State](), dict[str, None]()
+    states, lacks, can_load = dict[str, State](), dict[str, None](), True
     for number, place in enumerate(places):
         home = commands.train(place[0], f"stop-{number}")
         saved = commands.read(home)
         for step, end in zip(place, (*place[1:], steps), strict=True):
             commands.resume(home, step, end)
         found = _differences(steps, reference, commands.read(home, ends))
-        changed = None
-        if found and all(stop.holds for stop in stops):
-            changed = _changed_by_load(commands, place[0])
-        stops.append(_stop(place, found, changed))
+        changed = _changed_by_load(commands, place[0], f"load-{number}") if found and can_load else None
+        can_load = can_load and (changed is not None or not found)  # as it is at one stop, so at all
+        stops.append(stop_of(place, saved, changed, found))
         lacks |= dict.fromkeys(foreign.lacks(saved))
         for state in _states(saved, changed):
             states[state.path] = state if state.path not in states or changed is not None else states[state.path]
@@ -108,39 +108,27 @@ def _audit(commands: "_Commands", name: str, steps: int, places: Sequence[tuple[
     return Report(name, steps, verdict, control, tuple(stops), tuple(states.values()), tuple(warnings))
 
 
-def _changed_by_load(commands: "_Commands", step: int) -> Tree | None:
+def _changed_by_load(commands: "_Commands", step: int, name: str) -> list[foreign.Change] | None:
     """What differs when a file is loaded and saved again with no step between; None if that cannot be told."""
-    home = commands.train(step, "load")
+    home = commands.train(step, name)
     saved = commands.read(home)
     try:
         commands.resume(home, step, step)
         found = commands.read(home)
     except _Failed:
         return None
-    paths = {change.path for change in foreign.differences(saved, found)}
-    changed = {path: leaf for path, leaf in saved.items() if path in paths}
+    changes = [change for change in foreign.differences(saved, found) if change.path in saved]
+    paths = {change.path for change in changes}
     model = {path for path, leaf in saved.items() if leaf.kind == "model"}
-    went_on = model <= paths or any(leaf.kind == "counter" for leaf in changed.values())  # a step further, or more
-    return None if went_on else changed
+    went_on = model <= paths or any(saved[path].kind == "counter" for path in paths)  # a step further, or more
+    return None if went_on else changes
 
 
-def _stop(place: tuple[int, ...], found: Sequence[Difference], changed: Tree | None) -> Stop:
-    """One resume, from what differs at the end."""
-    if not found:
-        return Stop(place, True, "bitwise")
-    cause, lost = "", tuple(dict.fromkeys("/".join(path.split("/")[:2]) for path in changed or ()))
-    if lost:
-        cause = "it is in the file, and is another when the file is loaded and saved again with no step between"
-    elif changed is not None:
-        cause = "all that is in the file comes back when it is loaded: what is lost is not in it, or not in full"
-    return Stop(place, False, "differs", _worst(found), lost, False, cause, differing=tuple(changed or ()))
-
-
-def _states(saved: Tree, changed: Tree | None) -> list[State]:
+def _states(saved: Tree, changed: Sequence[foreign.Change] | None) -> list[State]:
     """The parts of what is saved; each is restored if none of its leaves is changed by a load."""
     parts = []
     for kind in foreign.kinds(saved):
-        leaves = [path for path in changed or () if kind.path == "" or is_below(path, kind.path)]
+        leaves = [one.path for one in changed or () if kind.path == "" or is_below(one.path, kind.path)]
         restored = None if changed is None else not leaves
         parts.append(State(kind.path or "all", kind.kind, True, restored, None, kind.text))
     return parts
@@ -148,17 +136,7 @@ def _states(saved: Tree, changed: Tree | None) -> list[State]:
 
 def _differences(steps: int, expected: Tree, found: Tree) -> list[Difference]:
     """Every leaf of the end files that differs."""
-    changes = foreign.differences(expected, found)
-    return [Difference(steps, c.path, _plain(c.a), _plain(c.b), float(c.distance), c.ulps) for c in changes]
-
-
-def _plain(value: Any) -> bool | int | float | str | None:
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _worst(found: Sequence[Difference]) -> Difference | None:
-    """The leaf that is furthest apart, of those that have a distance if there are any."""
-    return max(found, key=lambda d: (math.isfinite(d.distance), d.distance), default=None)
+    return differences(steps, foreign.differences(expected, found))
 
 
 def _unread(commands: "_Commands", step: int, steps: int, reference: Tree, ends: Sequence[str]) -> str:

@@ -1,24 +1,24 @@
-"""The table of states: saved, restored, needed; and the power of the audit: which losses it would catch."""
+"""The table of states: saved, restored, needed."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch_port.audit import judge
 from torch_port.audit.findings import State
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.workers import AuditFailed
 
-TRIED = 24  # losses that are tried
+if TYPE_CHECKING:
+    from torch_port.audit.drive import Session
 
 
-def states_of(session: Any) -> tuple[State, ...]:
+def states_of(session: "Session") -> tuple[State, ...]:
     """One row for each group of states that the uninterrupted run has at some stop."""
     a, lost = session.a, {name for stop in session.stops for name in stop.lost if stop.proved}
     groups: dict[str, list[str]] = {}
     moments = {step: a.at[step] for step in session.records}
     kinds = {path: judge.kind_of(path, *moments.values()) for leaves in moments.values() for path in leaves}
     for path in sorted(kinds, key=lambda path: judge.telling(path, kinds[path])):
-        if kinds[path] not in ("loss", "samples") and path not in session.passed:
+        if kinds[path] not in ("loss", "samples") and path not in session.ground.passed:
             groups.setdefault(a.groups.get(path, path), []).append(path)
     rows = []
     for group, paths in groups.items():
@@ -42,37 +42,7 @@ def states_of(session: Any) -> tuple[State, ...]:
     return tuple(rows)
 
 
-def power_of(session: Any, states: tuple[State, ...], step: int) -> tuple[State, ...]:
-    """Lose each restored state in turn, as a fresh run has it: is the loss caught?"""
-    tried: list[tuple[State, list[str]]] = []
-    for state in states:
-        if not state.restored or len(tried) >= TRIED:
-            continue
-        paths = [path for path, group in session.a.groups.items() if group == state.path and path in session.a.at[step]]
-        fresh = session.a.at[0]
-        if all(fresh.get(path) == session.a.at[step].get(path) for path in paths):
-            continue  # a fresh run has the same
-        tried.append((state, paths))
-    jobs = [session.submit(_is_caught, session, number % 2, step, paths) for number, (_, paths) in enumerate(tried)]
-    caught = {state.path: job.result() for (state, _), job in zip(tried, jobs, strict=True)}
-    texts = {True: "its loss is caught", False: "its loss changes nothing here", None: "its loss could not be tried"}
-    return tuple(
-        state._replace(needed=caught[state.path], note=texts[caught[state.path]]) if state.path in caught else state
-        for state in states
-    )
-
-
-def _is_caught(session: Any, worker: int, step: int, paths: list[str]) -> bool | None:
-    try:
-        record = session.run(worker, "P", start=step, load=session.files[str(step)], lose=paths)
-    except AuditFailed:
-        return True  # it cannot even go on
-    if record.facts.get("not put back"):
-        return None
-    return bool(session._faulty(record, step))
-
-
-def _saved(session: Any, paths: list[str]) -> bool | None:
+def _saved(session: "Session", paths: list[str]) -> bool | None:
     saved = session.a.facts.get("saved", {})
     if not saved:
         return None

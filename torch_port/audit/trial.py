@@ -15,14 +15,17 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.utils.data import DataLoader
 
+from torch_port.audit.expressions import expression
 from torch_port.audit.findings import Failure
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.observe import Seen, expression, observe, state_of, walk
+from torch_port.audit.observe import Seen, observe, state_of, walk
 from torch_port.audit.places import MISSING
 from torch_port.audit.record import Delivery
 from torch_port.audit.restore import link, make_containers, put_back
-from torch_port.audit.samples import Recorder
+from torch_port.audit.samples import UNNAMED, Recorder
+from torch_port.audit.unsaved import note_unsaved, refused
 from torch_port.audit.values import PLAIN, decode, encode, leaf
 
 
@@ -36,7 +39,9 @@ class Spec(TypedDict, total=False):
     load: str | None
     put_back: dict[str, Any]  # {"file": a dump, "paths": [...], "gone": [...], "links": {...}}: after the load
     lose: list[str]  # paths that are as in the fresh run, after the load
-    rest: dict[str, Any]  # for `samples.Recorder`
+    rest: dict[str, Any]  # for `samples.Recorder`, and so are the next two
+    keep: dict[str, Any]
+    feed: dict[str, Any]
     save: dict[str, str]  # step -> file
     dump: dict[str, str]  # step -> file of all values
     checks: bool
@@ -53,7 +58,7 @@ class Trial:
         self.deliveries: dict[int, list[Delivery]] = {}
         self.groups: dict[str, str] = {}
         self.facts: dict[str, Any] = {"warnings": [], "opaque": []}
-        self.recorder = Recorder(self._loader_name, spec.get("rest"))
+        self.recorder = Recorder(self._loader_name, spec.get("rest"), spec.get("keep"), spec.get("feed"))
 
     def execute(self) -> None:
         """Construct, load, put back, step and save."""
@@ -76,18 +81,20 @@ class Trial:
             self._replace(fresh)
             self._measure_drift()
             self._record(step, self._look("loaded"))
+        del seen  # it holds what the loop may replace, and so free, in its next step
         self._save(step)
         while step < spec["steps"]:
             step += 1
             self.recorder.step = step
             self.recorder.take()
             self.phase.enter(f"step {step}")
-            result = self.run.step()
+            losses = _losses(self.run.step())
             self.phase.leave()
             self.deliveries[step] = self.recorder.take()
             seen = self._look("step")
-            self._record(step, seen, _losses(result), self.deliveries[step])
+            self._record(step, seen, losses, self.deliveries[step])
             self._save(step, seen)
+            del seen
 
     def write(self, record: Path, failure: Failure | None) -> None:
         """The record, whole or not at all."""
@@ -114,7 +121,7 @@ class Trial:
 
     def _look(self, when: str) -> Seen:
         seen = walk(self.run, self.module)
-        self.loaders = {id(value): path for path, value in seen.objects.items()}
+        self.loaders = _loaders(seen)
         self.groups.update({path: slot.group for path, slot in seen.slots.items()})
         self.facts["opaque"] = sorted(set(self.facts["opaque"]) | set(seen.opaque))
         return seen
@@ -139,18 +146,17 @@ class Trial:
         path = self.spec.get("save", {}).get(str(step))
         if path and step > self.spec["start"]:
             self.phase.enter(f"save after step {step}")
-            if callable(getattr(self.run, "save", None)):
-                self.run.save(path)
-            else:
-                state = self.run.state_dict()
-                self._note_saved(step, state)
-                torch.save(state, path)
+            try:
+                self._write(step, path, seen)
+            except Exception as error:
+                note_unsaved(error)
+                raise
             self.phase.leave()
         path = self.spec.get("dump", {}).get(str(step))
         if path and seen is not None:
-            values = {name: encode(state_of(slot.value)) for name, slot in seen.slots.items()
+            values = {name: encode(state_of(slot.value), copy=False) for name, slot in seen.slots.items()
                       if slot.put is not None or slot.drop is not None}  # fmt: skip
-            values["/lists"] = {name: encode(one) for name, one in seen.objects.items()
+            values["/lists"] = {name: encode(one, copy=False) for name, one in seen.objects.items()
                                 if isinstance(one, (list, deque)) and _is_codable(one)}  # fmt: skip
             values["/dicts"] = [name for name, one in seen.objects.items() if isinstance(one, dict)]
             values["/scalers"] = {
@@ -165,12 +171,24 @@ class Trial:
                 for buffer in one._non_persistent_buffers_set
             ]  # fmt: skip
 
-    def _note_saved(self, step: int, state: Any) -> None:
-        """The digests and the types of all that the saved dict holds."""
-        from torch_port.audit.checks import digests, types
+    def _write(self, step: int, path: str, seen: Seen | None) -> None:
+        """The user's own file, or the state_dict by torch.save."""
+        if callable(getattr(self.run, "save", None)):
+            self.run.save(path)
+            return
+        state = self.run.state_dict()
+        torch.save(state, path)
+        with suppress(RecursionError):  # it holds itself
+            self._note_saved(step, state, seen)
+
+    def _note_saved(self, step: int, state: Any, seen: Seen | None) -> None:
+        """The digests of all that the saved dict holds, and which tensors are of another type there."""
+        from torch_port.audit.checks import digests, other_types
 
         self.facts.setdefault("saved", {})[step] = digests(state)
-        self.facts.setdefault("saved types", {})[step] = types(state)
+        if seen is not None:
+            tensors = {path: slot.value for path, slot in seen.slots.items() if isinstance(slot.value, torch.Tensor)}
+            self.facts.setdefault("saved types", {})[step] = other_types(state, tensors, self.last)
 
     def _load(self, path: str) -> None:
         if callable(getattr(self.run, "load", None)) and callable(getattr(self.run, "save", None)):
@@ -194,11 +212,10 @@ class Trial:
             return torch.load(path, weights_only=True)
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            refused = [line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
-            self.facts["warnings"].append(
-                f"torch.load(weights_only=True) refuses the saved state: {(refused or [reason])[0]}"
-            )
-            return torch.load(path, weights_only=False)
+            state = torch.load(path, weights_only=False)
+            text = f"torch.load(weights_only=True) refuses the saved state: {refused(path, state) or reason}"
+            self.facts["warnings"].append(text)
+            return state
 
     def _replace(self, fresh: dict[str, Any]) -> None:
         """Lose states, or put them back."""
@@ -207,7 +224,7 @@ class Trial:
         wanted = self.spec.get("put_back")
         failed: list[str] = []
         if wanted:
-            dump = torch.load(wanted["file"], weights_only=True)
+            dump = torch.load(wanted["file"], weights_only=True, mmap=True)  # only what is put back is read
             owners = {path[:place] for path in wanted["paths"] for place, letter in enumerate(path) if letter in ".["}
             make_containers(
                 walk(self.run, self.module),
@@ -236,7 +253,7 @@ class Trial:
             return
         from torch_port.audit.draws import drift
 
-        dump = torch.load(self.spec["drift"], weights_only=True)
+        dump = torch.load(self.spec["drift"], weights_only=True, mmap=True)
         for path, slot in walk(self.run, self.module).slots.items():
             if slot.kind == "generator" and path in dump:
                 with suppress(ValueError):
@@ -248,8 +265,13 @@ class Trial:
         if not hasattr(self, "loaders"):
             self.loaders = {}
         if id(loader) not in self.loaders and hasattr(self, "run"):
-            self.loaders = {id(value): path for path, value in walk(self.run, self.module).objects.items()}
-        return self.loaders.get(id(loader), "loader")
+            self.loaders = _loaders(walk(self.run, self.module))
+        return self.loaders.get(id(loader), UNNAMED)
+
+
+def _loaders(seen: Seen) -> dict[int, str]:
+    """The paths of the loaders that the run holds."""
+    return {id(value): path for path, value in seen.objects.items() if isinstance(value, DataLoader)}
 
 
 def _is_codable(value: Any) -> bool:

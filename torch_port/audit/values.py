@@ -20,7 +20,9 @@ def leaf(kind: str, value: Any) -> Leaf:
     if isinstance(value, torch.Tensor):
         return _tensor_leaf(kind, value)
     if isinstance(value, np.ndarray) and _shared(value):
-        return _tensor_leaf(kind, torch.from_numpy(np.array(value, order="C")), str(value.dtype))
+        shared = value.flags.c_contiguous and value.flags.writeable
+        array = value if shared else np.array(value, order="C")
+        return _tensor_leaf(kind, torch.from_numpy(array), str(value.dtype))
     if isinstance(value, np.ndarray):
         data = value.tobytes() if value.dtype != object else repr(value.tolist()).encode()
         return Leaf(kind, _digest(data), str(value.dtype), value.shape)
@@ -68,30 +70,56 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def encode(value: Any) -> Any:
-    """A copy of a value that torch.save and torch.load(weights_only=True) carry."""
+def encode(value: Any, *, copy: bool = True) -> Any:
+    """A copy of a value that torch.save and torch.load(weights_only=True) carry.
+
+    Args:
+        value: a tensor, an array, a generator, a plain value, or a container of these.
+        copy: False: whole tensors and arrays are not copied, as the file is written at once.
+    """
+
+    def inner(child: Any) -> Any:
+        return encode(child, copy=copy)
+
     if isinstance(value, torch.Tensor):
-        return {"is": "tensor", "of": value.detach().to("cpu", copy=True)}
+        one = value.detach()
+        return {"is": "tensor", "of": one if not copy and _is_whole(one) else one.to("cpu", copy=True)}
     if isinstance(value, np.ndarray):
-        raw = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.zeros(0)
-        return {"is": "array", "of": raw, "dtype": value.dtype.str, "shape": value.shape}
+        return {"is": "array", "of": _bytes_of(value, copy), "dtype": value.dtype.str, "shape": value.shape}
     if isinstance(value, GENERATORS):
-        return {"is": "generator", "of": encode(generator_state(value))}
+        return {"is": "generator", "of": inner(generator_state(value))}
     if isinstance(value, np.generic):
         return {"is": "array", **{k: v for k, v in encode(np.asarray(value)).items() if k != "is"}, "scalar": True}
     if isinstance(value, dict):
-        return {"is": "dict", "of": [(encode(key), encode(child)) for key, child in value.items()]}
+        return {"is": "dict", "of": [(inner(key), inner(child)) for key, child in value.items()]}
     if isinstance(value, deque):
-        return encode(list(value))
+        return inner(list(value))
     if isinstance(value, (list, tuple, set, frozenset)):
-        return {"is": type(value).__name__, "of": [encode(child) for child in value]}
+        return {"is": type(value).__name__, "of": [inner(child) for child in value]}
     if isinstance(value, Enum):  # one that is a text or a number too
-        return encode(value.value)
+        return inner(value.value)
     kinds: tuple[Any, ...] = (int, float, complex, bytes, str)
     for kind in kinds:
         if isinstance(value, kind) and type(value) not in (bool, kind) and not isinstance(value, np.generic):
             return kind(value)
     return value
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its memory, so that a file with it has no more than it."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        return False
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return not lazy and tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _bytes_of(array: "np.ndarray[Any, Any]", copy: bool) -> torch.Tensor:
+    """The bytes of an array, in its own memory where that can be."""
+    if not array.size:
+        return torch.zeros(0)
+    if not copy and array.flags.c_contiguous and array.flags.writeable and array.dtype != object:
+        return torch.from_numpy(array.reshape(-1).view(np.uint8))
+    return torch.frombuffer(bytearray(array.tobytes()), dtype=torch.uint8)
 
 
 def decode(coded: Any) -> Any:

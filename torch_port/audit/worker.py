@@ -129,14 +129,16 @@ def find_target(target: str) -> tuple[types.ModuleType, Any]:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """An exception in one line, and its traceback without our frames."""
+    """An exception in one line with its notes, and its traceback without our frames."""
     report = traceback.TracebackException.from_exception(error)
     for one in _chain(report):
         one.stack = traceback.StackSummary.from_list(
             [frame for frame in one.stack if not frame.filename.startswith((OURS, "<frozen importlib"))]
         )
-    line = "".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip()
-    return line, "".join(report.format())
+    whole = "".join(report.format())
+    notes, report.__notes__ = report.__notes__ or [], None
+    line = "".join(report.format_exception_only()).strip()
+    return ": ".join([line, *notes]), whole
 
 
 def _chain(report: "traceback.TracebackException | None") -> list[traceback.TracebackException]:

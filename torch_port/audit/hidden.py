@@ -1,0 +1,30 @@
+"""What the walk passes over: what a library keeps for itself, and objects that hold no state of a loop."""
+
+import re
+import threading
+import types
+
+import torch
+
+HIDDEN_OF_MODULES = re.compile(
+    r"_parameters|_buffers|_modules|_non_persistent.*|.*_hooks.*|_backward.*|training|_is_full.*"
+    r"|call_super_init|dump_patches|T_destination|_compiled_call_impl|_version"
+)
+HIDDEN_OF_OPTIMIZERS = re.compile(
+    r"state|param_groups|defaults|.*_hooks.*|_zero_grad.*|_patch.*|_warned.*|_opt_called"
+    r"|_step_count|_need_device.*|_params$|_numel_cache"
+)
+HIDDEN_OF_SCHEDULES = re.compile(r"_get_lr_called.*|_is_initial|verbose|.*lr_lambdas|anneal_func|mode_worse")
+UNSEEN = (
+    *(type, types.ModuleType, types.GenericAlias, types.BuiltinFunctionType, types.CodeType, re.Pattern),
+    *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),
+)
+HOLD_NOTHING = (
+    *("pathlib", "logging", "datetime", "re", "typing", "inspect", "weakref", "_weakref", "argparse", "abc"),
+    *("collections.abc", "torch._C", "functools", "operator", "enum", "io", "_io"),
+)
+
+
+def holds_nothing(cls: type) -> bool:
+    """Whether a class is of a module whose objects hold no state of a loop."""
+    return any(cls.__module__ == name or cls.__module__.startswith(name + ".") for name in HOLD_NOTHING)

@@ -1,0 +1,137 @@
+"""One resume: the run is stopped and goes on in a new process; what differs then, and why."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_port.audit import judge
+from torch_port.audit.attribution import Found, Suspect, suspects
+from torch_port.audit.causes import WORDS_UNPROVED, advice, cause, other_type
+from torch_port.audit.control import HASH_ADVICE
+from torch_port.audit.findings import Stop
+from torch_port.audit.record import Record
+from torch_port.audit.states import is_saved
+from torch_port.audit.trials import Trials
+from torch_port.audit.workers import AuditFailed
+
+if TYPE_CHECKING:
+    from torch_port.audit.drive import Session
+
+HASH_CAUSE = "with the hash seed of the run that was stopped it is equal: the order of a set, or hash(), decides here"
+UNKEPT = "the batches were not put back: they are too large, or cannot be saved"
+
+
+class Resumed(NamedTuple):
+    """The last part of a run that was stopped."""
+
+    record: Record
+    file: str  # that it loaded
+    step: int  # of the stop
+
+
+def resume(session: "Session", stop: tuple[int, ...]) -> Resumed:
+    """Stop and resume, several times if asked to, until a part of the run differs."""
+    file = session.files[str(stop[0])]
+    for step, until in zip(stop, (*stop[1:], session.steps), strict=True):
+        again = str(session.home / f"saved-{'-'.join(map(str, stop))}-{until}.pt")
+        wanted = {"save": {str(until): again}} if until != session.steps else {}
+        drift = session.dumps[str(step)]
+        try:
+            record = session.run(session.resumer, "R", start=step, steps=until, load=file, drift=drift, **wanted)
+        except AuditFailed as stopped:
+            failure = stopped.failure
+            where = "" if failure.phase.startswith("load") else f", resumed after step {step}"
+            raise AuditFailed(failure._replace(phase=failure.phase + where)) from None
+        if session.differs(record, step):
+            break
+        if until != session.steps:
+            file = again
+    return Resumed(record, file, step)
+
+
+def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: int) -> Stop:
+    """What a resume showed and, if it differs, why.
+
+    Args:
+        session: of the audit.
+        stop: the steps.
+        resumed: see `resume`.
+        place: of the stop among all of them; the workers take turns with the trials.
+    """
+    record, _, step = resumed
+    found = session.compare(record, step)
+    session.records.setdefault(step, record)
+    open_to_doubt = suspects(session.a, record, step, session.ground.passed, session.moving)
+    differing = tuple(one.name for one in open_to_doubt)
+    if not found.faults:
+        session.harmless |= {one.name for one in open_to_doubt}
+        return Stop(stop, True, "bitwise", curve=found.curve, differing=differing)
+    first = found.faults[0]
+    if not session.ground.bitwise:
+        near = judge.within(found.largest, session.ground.control.floor)
+        text = "" if near else "further apart than two uninterrupted runs"
+        return Stop(stop, near, "within" if near else "differs", first, cause=text, curve=found.curve,
+                    differing=differing)  # fmt: skip
+    by_hash = _is_equal_with_one_seed(session, resumed, stop)
+    workers = (session.resumer,) if by_hash or session.ground.one_seed else (place % 2, session.resumer)
+    result = Trials(session, *resumed, workers).attribute(open_to_doubt)
+    if not result.proved and first.path == "samples":
+        result = result._replace(lost=(Suspect("samples", "samples", ()), *result.lost))
+    causes, lines = _causes(session, result, record, step), _lines(session, result, record, step)
+    if by_hash:
+        causes, lines = [*(causes if result.proved else []), HASH_CAUSE], (HASH_ADVICE,)
+    if result.proved and not by_hash:
+        first = judge.at_load(step, result.lost, session.a.at[step], record.at[step]) or first
+    lost = tuple(one.name for one in result.lost)
+    return Stop(stop, False, "differs", first, lost, result.proved, "; ".join(causes), lines, differing, found.curve)
+
+
+def _is_equal_with_one_seed(session: "Session", resumed: Resumed, stop: tuple[int, ...]) -> bool:
+    """Whether it is only another hash seed that makes a resume differ."""
+    if session.ground.one_seed or resumed.step != stop[0]:  # it has the very seed with which its file was saved
+        return False
+    try:
+        same = session.run(0, "H", start=resumed.step, load=resumed.file)
+    except AuditFailed:
+        return False
+    return not session.differs(same, resumed.step)
+
+
+def _causes(session: "Session", result: Found, record: Record, step: int) -> list[str]:
+    """What was lost in words; of a set that is not proved the likeliest."""
+    here, there, drift = session.a.at[step], record.at[step], record.facts.get("drift", {})
+    shown = result.lost if result.proved else result.lost[:1]
+    types = session.a.facts.get("saved types", {}).get(str(step), {})
+    said = [cause(one.name, one.kind, here, there, drift, one.links, types) for one in shown]
+    if result.proved:
+        return said
+    unkept = session.batches.tried and session.batches.after(step) is None
+    return [WORDS_UNPROVED, *said, *([UNKEPT] if unkept else [])]
+
+
+def _lines(session: "Session", result: Found, record: Record, step: int) -> tuple[str, ...]:
+    """The lines to add or change."""
+    here, there, facts = session.a.at[step], record.at[step], session.a.facts
+    types = facts.get("saved types", {}).get(str(step), {})
+    saved, written = _saved(session, step), facts.get("written", {})
+    unsaved = facts.get("unsaved buffers", ())  # no state_dict() has them
+    lines = []
+    for one in result.lost:
+        kind = "other" if one.name in unsaved else one.kind
+        dtype = here[one.name].dtype if one.name in here else ""
+        other = other_type(one.name, one.paths, here, there, types)
+        lines.append(other[1] if other else advice(one.name, kind, saved(one), written, dtype))
+    return tuple(dict.fromkeys(lines))
+
+
+def _saved(session: "Session", step: int) -> Callable[[Suspect], bool | None]:
+    """Whether all of a suspect's values stand in the saved state."""
+    facts = session.a.facts.get("saved", {}).get(str(step))
+
+    def saved(one: Suspect) -> bool | None:
+        if facts is None or not one.paths:
+            return None if facts is None else False
+        here = session.a.at[step]
+        found = {is_saved(facts, path, here[path]) for path in one.paths if path in here} or {False}
+        return False if False in found else None if None in found else True
+
+    return saved
