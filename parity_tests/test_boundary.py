@@ -442,7 +442,7 @@ FAULTS = {  # of a row: the module that its measurement goes through, and what i
     "stock StepLR": ("reference_optim", "rate = rate * gamma", "rate = learning_rate * gamma ** (tick // step_size)"),
     "stock GradScaler": ("precision", "backoff_factor), 0)", "backoff_factor), state.growth_tracker)"),
     "gradients": ("reference_model", "grad = np.where(layer.z <= 0, real(0), grad)", "grad = grad + 0"),
-    "exact steps": ("optim", "m_hat = m /", "m_hat = (m + 2.0**-10 * (m.dtype == torch.float32)) /"),
+    "exact steps": ("optim", "change = m /", "change = (m + 2.0**-10 * (m.dtype == torch.float32)) /"),
 }
 
 

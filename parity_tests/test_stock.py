@@ -202,12 +202,13 @@ def test_stock_sgd_lies_within_its_row(options, size, seed):
 DECAYING = {"lr": 1 / 16, "weight_decay": 1 / 16}
 FAULTS = {
     "Adam: eps inside the root": (
-        "Adam", DECAYING | {"eps": 1e-3}, 'sqrt(v_hat) + real(group["eps"])', 'sqrt(v_hat + real(group["eps"]))'
+        "Adam", DECAYING | {"eps": 1e-3}, "real(correction2))\n        root += real(group[\"eps\"])",
+        "real(correction2) + real(group[\"eps\"]))",
     ),
     "Adam: t of the next step": ("Adam", DECAYING, 'int(state["step"]) + 1', 'int(state["step"]) + 2'),
-    "Adam: m not corrected": ("Adam", DECAYING, "m_hat = m / real(1 - power(beta1, t))", "m_hat = m"),
-    "Adam: v not corrected": ("Adam", DECAYING, "v_hat = largest / real(1 - power(beta2, t))", "v_hat = largest"),
-    "Adam: one beta for both": ("Adam", DECAYING, "real(1 - beta2) * (g * g)", "real(1 - beta1) * (g * g)"),
+    "Adam: m not corrected": ("Adam", DECAYING, "change = m / real(correction1)", "change = m / real(1.0)"),
+    "Adam: v not corrected": ("Adam", DECAYING, "real(correction2)", "real(1.0)"),
+    "Adam: one beta for both": ("Adam", DECAYING, "square *= real(1 - beta2)", "square *= real(1 - beta1)"),
     "Adam: no largest moment": (
         "Adam", DECAYING | {"betas": (0.9, 0.0), "amsgrad": True}, "torch.where(v <= largest, largest, v)", "v"
     ),
