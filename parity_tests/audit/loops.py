@@ -1,5 +1,6 @@
 """Loops for the tests of the audit: one with every kind of state, and for each state one that forgets it."""
 
+import decimal
 import os
 import random  # noqa: TID251
 import threading
@@ -349,6 +350,102 @@ class Ends(Plain):
         if self.i == 5:
             raise StopIteration
         return super().step()
+
+
+class EndsWhenResumed(Plain):
+    """The limit of a run is counted from its load."""
+
+    left = 99
+
+    def step(self) -> State:
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        return super().step()
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.left = 3
+
+
+class Precise(Plain):
+    """Counts in the precision of decimal numbers, which is in no object of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = {f"note{place}": 0 for place in range(9)}  # differ after a load, and change nothing
+
+    def scale(self) -> Any:
+        decimal.getcontext().prec += 1
+        return decimal.getcontext().prec / 8
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.notes = dict.fromkeys(self.notes, 1)
+
+
+class PreciseAndCounting(Precise):
+    """Has a counter too, which is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k = 0
+
+    def scale(self) -> Any:
+        self.k += 1
+        return super().scale() + self.k / 16
+
+
+class Slow:
+    """An optimizer around another, with slow weights; they are saved as bfloat16."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.fast = [one for group in inner.param_groups for one in group["params"]]
+        self.slow = [one.detach().clone() for one in self.fast]
+        self.sizes = [torch.tensor(float(one.numel())) for one in self.slow]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.inner.step()
+        for slow, fast in zip(self.slow, self.fast, strict=True):
+            slow.lerp_(fast, 0.5)
+            fast.lerp_(slow, 0.1)
+
+    def state_dict(self) -> State:
+        return {"inner": self.inner.state_dict(), "slow": [one.bfloat16() for one in self.slow]}
+
+    def load_state_dict(self, state: State) -> None:
+        self.inner.load_state_dict(state["inner"])
+        self.slow = [one.float() for one in state["slow"]]
+
+    def zero_grad(self) -> None:
+        self.inner.zero_grad()
+
+
+class SlowWeights(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = Slow(torch.optim.SGD(self.model.parameters(), lr=0.1))  # type: ignore[assignment]
+
+
+class Page:
+    """Made in the first step of a process."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+
+class MakesAPage(Plain):
+    """Notes where this process began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page: Any = None
+
+    def scale(self) -> Any:
+        self.page = self.page or Page(self.i)
+        return 1.0
 
 
 class SavesWithADraw(Everything):

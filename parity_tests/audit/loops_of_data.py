@@ -1,5 +1,6 @@
 """Loops for the tests of the audit: what loaders deliver, what a hash seed decides, what is lost without harm."""
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,55 @@ class Persists(Loads):
     """Workers that pass over the data again and again, in another order each time."""
 
     workers, persistent, shuffle = 1, True, True
+
+
+class SkipsLate(Loads):
+    """Skips what was used only when the first batch after a load is asked for."""
+
+    shuffle = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        self.start = self.data.generator.get_state()
+        self.batches, self.used = iter(self.data), 0
+
+    def scale(self) -> Any:
+        if self.used == SAMPLES // BATCH:
+            self.begin()
+        self.used += 1
+        return next(self.batches).mean()
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "start": self.start}
+
+    def load_state_dict(self, state: State) -> None:
+        Plain.load_state_dict(self, state)
+        self.data.generator.set_state(state["start"])
+        self.begin()
+        self.used = state["used"]
+        self.batches = islice(self.batches, self.used, None)
+
+
+class TrainsAgain(SkipsLate):
+    """Fetches the last batch once more, and trains on it."""
+
+    def scale(self) -> Any:
+        found = super().scale()
+        return (found + next(self.batches).mean()) / 2 if self.again else found
+
+    again = False
+
+    def step(self) -> State:
+        found = super().step()
+        self.again = False
+        return found
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict({**state, "used": state["used"] - 1})
+        self.used, self.again = state["used"], True
 
 
 class DrawsInWorkers(Loads):

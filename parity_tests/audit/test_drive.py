@@ -282,6 +282,7 @@ def test_distances_count_the_numbers_between(x: float, steps: int) -> None:
 def _record(values: list[tuple[float, int]]) -> Record:
     """A run with a weight, a counter and a generator."""
     record = Record.__new__(Record)
+    record.deliveries = {}
     record.at = {
         step: {
             "model.w": Leaf("parameter", str(weight), "float32", (), "cpu", weight),

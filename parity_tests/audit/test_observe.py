@@ -3,6 +3,7 @@
 import enum
 import itertools
 import signal
+import types
 from collections import deque
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_closures_methods_iterators_and_slots_are_walked() -> None:
     values = {path: slot.value for path, slot in seen.slots.items()}
     assert values["slotted.count"] == 3
     assert values["call.total"] == 5
-    assert values["method.x"] == 1
+    assert values["method.__self__.x"] == 1
     assert values["numbers.position"] == 1
     assert values["batches.place"] == 2
     assert values["number"] == "count(4)"
@@ -228,10 +229,10 @@ def test_what_is_written_for_a_path_reaches_its_value() -> None:
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     run = Counted(gs={"noise.a": 1, 3: 4.5}, deep=[{"x": np.zeros(2)}], model=model, call=counter, n=1)
-    seen = walk(run)
+    seen = walk(run, types.ModuleType(__name__))
     for path, slot in seen.slots.items():
         if "/" not in path and not path.endswith("model.requires_grad"):
-            found = eval(expression(seen, path), {"self": run})
+            found = eval(expression(seen, path), {"self": run, "Counted": Counted})
             assert found is slot.value or found == slot.value, path
     assert expression(seen, "gs.noise.a") == 'self.gs["noise.a"]'
     assert expression(seen, "model.0.weight") == "self.model[0].weight"

@@ -189,6 +189,7 @@ def test_losses_of_a_broken_loop_are_tried_where_the_resume_holds(workers: Worke
 def test_a_state_that_is_lost_and_changes_nothing_is_within_any_floor(steps: int, later: bool) -> None:
     def record(value: int, at: int) -> Record:
         found = Record.__new__(Record)
+        found.deliveries = {}
         found.at = {step: {"m.w": Leaf("parameter", str(step == at and value), "float32", (), "", float(value))}
                     for step in range(1, steps + 1)}  # fmt: skip
         return found

@@ -24,9 +24,10 @@ def cells(request):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_lost_state_is_named_first(cells, name):
+def test_the_lost_state_is_named_first_and_proved(cells, name):
     cell = cells[name].result()
     assert cell["verdict"] == "named", cell
+    assert cell["proved"] or FAULTS[name].raises, cell  # where the resume raises there is no run to be equal
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -5,6 +5,8 @@ then, suspects are taken out again one after the other (in halves first), as lon
 minimal: without any one of them the run differs. The last trial of the set itself is a new process.
 """
 
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ class Suspect(NamedTuple):
 class Found(NamedTuple):
     """What the trials showed."""
 
-    lost: tuple[Suspect, ...]
+    lost: tuple[Suspect, ...]  # where no set is proved: the suspects left
     proved: bool
     harmless: tuple[Suspect, ...]  # differ after the load, and the run is equal without them
 
@@ -84,6 +86,20 @@ def find(equal: Callable[[Sequence[Suspect]], bool], all_of_them: list[Suspect],
     return Found(lost, True, tuple(one for one in all_of_them if one not in lost))
 
 
+def effective(same: Callable[[Sequence[Suspect]], bool], some: list[Suspect]) -> list[Suspect]:
+    """The suspects that change anything when they are put back, alone or, where none does alone, together.
+
+    Args:
+        same: a trial: is the run as it is when nothing is put back?
+        some: suspects.
+    """
+    if not some or same(some):
+        return []
+    half = len(some) // 2
+    parts = [*effective(same, some[:half]), *effective(same, some[half:])] if half else []
+    return parts or some
+
+
 def _minimal(equal: Callable[[Sequence[Suspect]], bool], kept: list[Suspect]) -> list[Suspect]:
     """Take out chunks, halving their size, while the run stays equal."""
     order = sorted(kept, key=lambda one: CLEARED.index(one.kind) if one.kind in CLEARED else 0)
@@ -102,5 +118,12 @@ def _minimal(equal: Callable[[Sequence[Suspect]], bool], kept: list[Suspect]) ->
 
 
 def _name(group: str, paths: list[str]) -> str:
-    """The one path, or what all have in common."""
-    return paths[0] if len(paths) == 1 else group
+    """The longest path that all have in common; of an optimizer's state its name."""
+    if len(paths) == 1 or "/" in group:
+        return paths[0] if len(paths) == 1 else group
+    ends = (".requires_grad", ".grad", ".training")
+    end = next((end for end in ends if all(path.endswith(end) for path in paths)), "")
+    parts = [re.findall(r"[.\[]?[^.\[]+", path.removesuffix(end)) for path in paths]
+    same = itertools.takewhile(lambda level: len({*level}) == 1, zip(*parts, strict=False))
+    common = "".join(level[0] for level in same)
+    return common + end if common else group

@@ -36,7 +36,10 @@ def cause(
     if kind == "generator":
         return f"{path} is not where it was" + (f": {drift[path]}" if path in drift else "")
     if kind == "samples":
-        return "the loop gets other batches: what a loader's workers draw or count is not restored"
+        return (
+            "the loop gets other batches: what the dataset, the sampler or a loader's worker draws or counts "
+            "is not restored"
+        )
     if kind == "position":
         loader = path.removesuffix(".position")
         return f"{loader} was in the middle of its data, and begins anew after the load"
@@ -163,8 +166,8 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
         )
     if kind == "samples":
         return (
-            "make what a worker draws depend on the sample's index and a saved epoch only, "
-            "or seed it from the main process"
+            "save what the dataset and the sampler draw from or count; "
+            "make what a worker draws depend on the sample's index and a saved epoch only"
         )
     if kind == "gradient":
         return "stop only between accumulation windows, or save the gradients too"
@@ -173,3 +176,25 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
 
 
 WORDS_UNPROVED = "no state that can be put back makes the run equal: what differs lies outside of what the audit sees"
+MOST_LINES = 5  # of advice on what is suspected only
+HIDDEN_ADVICE = (
+    "see what computes the first difference: it reads a state that the file does not have",
+    "a library or a C extension with a state or a generator of its own: save that, or seed it by the step's number",
+    "a file, a database or a server that the steps write to: save what they read there, or its path and position",
+    "the clock, the process's id, an environment variable: put a saved value in its place",
+    "what only a function or an object that nothing holds knows: keep it in an attribute of the run",
+)
+
+
+def hidden_words(opaque: Sequence[str]) -> str:
+    """Where nothing that differs at the load changes what follows: that the cause is hidden, and where it may be.
+
+    Args:
+        opaque: paths of the run into which the audit cannot look.
+    """
+    where = f"{', '.join(opaque[:3])} (which the audit cannot look into), " if opaque else ""
+    return (
+        "nothing that differs at the load, put back, changes what follows: the loop depends on what the audit does "
+        f"not see: {where}the state of a C extension or of another process, a file, time, or an object that the run "
+        "does not hold"
+    )

@@ -61,10 +61,15 @@ def audit_target(
 
 def told(failure: Failure) -> Failure:
     """The failure; of a loop that was at its end, how many steps it has."""
-    step = re.fullmatch(r"step (\d+)", failure.phase)
-    if step is None or not failure.error.startswith("StopIteration") or int(step[1]) < 3:
+    step = re.fullmatch(r"step (\d+)(, resumed after step (\d+))?", failure.phase)
+    if step is None or not failure.error.startswith("StopIteration"):
         return failure
     last = int(step[1]) - 1
+    if step[2]:
+        where = f"the loop that was resumed after step {step[3]} ended after step {last}"
+        return failure._replace(error=f"{failure.error}: {where}; the one that never stopped went on")
+    if last < 2:
+        return failure
     return failure._replace(error=f"{failure.error}: the loop ended after {last} steps; use --steps {last}")
 
 
@@ -84,7 +89,8 @@ class Session:
         self.stops: list[Stop] = []  # when all of them are judged
         self.records: dict[int, Record] = {}  # stop -> the run resumed there
         self.known: list[tuple[str, ...]] = []  # minimal sets found so far
-        self.harmless: set[str] = set()
+        self.lost: set[str] = set()  # leaves that are proved to be lost at some stop
+        self.harmless: set[str] = set()  # names and leaves that differ, and are not missed there
         self.batches = Batches(self)
         self.numbers = itertools.count(1)
         self.jobs: list[Future[Any]] = []

@@ -1,6 +1,7 @@
 """What is written in a method of the run to reach the state at a path: `self.streams["noise"]`."""
 
 import json
+import re
 import types
 
 from torch_port.audit.observe import Seen
@@ -11,16 +12,17 @@ def expression(seen: Seen, path: str) -> str:
     places = [place for place in range(len(path) - 1, 0, -1) if path[place] in ".["]
     place = next((place for place in places if path[:place] in seen.objects), 0)
     if not place:
-        run = seen.objects.get("")
-        of_class = path.partition(".")[0] in {cls.__name__ for cls in type(run).__mro__}
-        return path.removeprefix("globals.") if of_class or path.startswith("globals.") else f"self.{path}"
-    owner, name = seen.objects[path[:place]], path[place:].removeprefix(".")
+        bare = path.startswith("globals.") or isinstance(seen.objects.get(path), type)
+        return path.removeprefix("globals.") if bare else f"self.{path}"
+    owner, name = seen.objects[path[:place]], path[place:]
     before = expression(seen, path[:place])
-    if isinstance(owner, dict):
-        key = next((key for key in owner if str(key) == name), name)
-        return f"{before}[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
+    if hook := re.fullmatch(r"\.(\w+_hooks)\[(\d+)\]", name):  # see `functions.called_by`
+        return f"[*{before}.{hook[1]}.values()][{hook[2]}]"
     if name.startswith("["):
         return f"{before}{name}"
+    name = name.removeprefix(".")
+    if isinstance(owner, dict):
+        return f"{before}[{json.dumps(name)}]"
     if isinstance(owner, types.FunctionType) and name in owner.__code__.co_freevars:
         return f"{before}.__closure__[{owner.__code__.co_freevars.index(name)}].cell_contents"
     return before + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))

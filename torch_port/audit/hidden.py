@@ -16,7 +16,7 @@ HIDDEN_OF_OPTIMIZERS = re.compile(
 )
 HIDDEN_OF_SCHEDULES = re.compile(r"_get_lr_called.*|_is_initial|verbose|.*lr_lambdas|anneal_func|mode_worse")
 UNSEEN = (
-    *(type, types.ModuleType, types.GenericAlias, types.BuiltinFunctionType, types.CodeType, re.Pattern),
+    *(type, types.ModuleType, types.GenericAlias, types.CodeType, re.Pattern),
     *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),
 )
 HOLD_NOTHING = (

@@ -7,12 +7,13 @@ they change.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch_port.audit.findings import Difference
 from torch_port.audit.leaves import Leaf, difference, relative_distance
-from torch_port.audit.record import Record
+from torch_port.audit.record import Delivery, Record
 
 # The kinds in the order in which they tell what happened: causes before effects.
 TELLING = (
@@ -39,12 +40,16 @@ def kind_of(path: str, *records: dict[str, Leaf]) -> str:
 
 
 def changing(record: Record) -> set[str]:
-    """The paths that do not have one value all through a run."""
-    steps = sorted(record.at)
-    first = record.at[steps[0]]
-    return {path for step in steps[1:] for path, one in record.at[step].items() if first.get(path) != one} | {
-        path for step in steps[1:] for path in first if path not in record.at[step]
-    }
+    """The paths that have two values in a run; one that is there only from some step on may be a setting all the same.
+
+    What a step creates brings its settings with it.
+    """
+    latest: dict[str, Leaf] = {}
+    moves = set()
+    for step in sorted(record.at):
+        moves |= {path for path, one in record.at[step].items() if latest.get(path, one) != one}
+        latest.update(record.at[step])
+    return moves
 
 
 def differing(a: dict[str, Leaf], b: dict[str, Leaf], passed: Iterable[str] = ()) -> list[str]:
@@ -72,10 +77,11 @@ def compare(
         moving: `changing(a)`, where it is known already.
     """
     moves = changing(a) if moving is None else moving
-    hidden = set(passed)
-    faults: tuple[Difference, ...] = ()
+    hidden, again = set(passed), fetched_again(a, b, stop)
+    faults: list[tuple[Difference, ...]] = []  # of each step that differs
     curve: list[tuple[int, float]] = []
     largest: dict[str, float] = {}
+    used = not again  # whether something follows from what was fetched once more
     for step in sorted(b.at):
         if step < stop:
             continue
@@ -84,17 +90,42 @@ def compare(
         for path in differing(here, there, hidden):
             if step == stop and path.startswith(("loss", "samples")):
                 continue  # of the step before the load
-            if not judged(path, kind_of(path, here, there), moves):
+            kind, anew = kind_of(path, here, there), again and step == stop + 1 and path == "samples"
+            matters = judged(path, kind, moves)
+            used |= step > stop and not anew and (matters or kind == "gradient")
+            if not matters:
                 continue
             one = difference(step, path, here.get(path), there.get(path))
             found.append(one)
+            if anew:
+                continue
             apart = max(apart, relative_distance(one, here.get(path)))
             if step > stop:  # a state that is lost and changes nothing is no fault
                 largest[path] = max(largest.get(path, 0.0), one.distance)
         curve.append((step, apart))
-        if found and step > stop and not faults:
-            faults = tuple(found)
-    return Comparison(faults, tuple(curve), largest)
+        if found and step > stop:
+            faults.append(tuple(found))
+    return Comparison(faults[0] if faults and used else (), tuple(curve), largest)
+
+
+def fetched_again(a: Record, b: Record, stop: int) -> bool:
+    """Whether the first step after a stop fetches what it should and, once more, batches from before the stop.
+
+    A loop that has read ahead, or that skips the head of an epoch only when it needs a batch, holds none of them after
+    the load. If they are used once more, what follows from that tells.
+    """
+
+    def key(one: Delivery) -> str:
+        return one.digest if one.ids is None else repr(one.ids)  # random changes to a sample are drawn anew
+
+    anew = [(key(one), one.digest) for one in b.deliveries.get(stop + 1, ()) if one.digest]
+    for one in a.deliveries.get(stop + 1, ()):
+        if one.digest and (key(one), one.digest) not in anew:
+            return False
+        if one.digest:
+            anew.remove((key(one), one.digest))
+    before = Counter(key(one) for step, found in a.deliveries.items() if step <= stop for one in found if one.digest)
+    return bool(anew) and Counter(name for name, _ in anew) <= before
 
 
 def at_load(stop: int, lost: Iterable[Any], here: dict[str, Leaf], there: dict[str, Leaf]) -> Difference | None:

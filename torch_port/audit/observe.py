@@ -1,12 +1,13 @@
 """A run object as an ordered map of its states: path -> Slot, each with its value and the way to put another there.
 
-The walk follows attributes, containers, closures and iterators from the run object, and adds the generators of the
-process. Every object counts once, under the first path that reaches it. What a library keeps for itself (hooks, caches)
-is passed over; an object that cannot be looked into is listed in `opaque`.
+The walk follows attributes, containers, closures and iterators from the run object and the module's globals, then the
+user's functions that a library's object calls and the user's classes, and adds the generators of the process. Every
+object counts once, under the first path that reaches it. What a library keeps for itself (caches) is passed over; an
+object that cannot be looked into is listed in `opaque`.
 """
 
+import functools
 import itertools
-import random  # noqa: TID251
 import re
 import types
 from collections import deque
@@ -20,6 +21,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from torch_port.audit.classes import held_by_class, is_users, path_of_class
+from torch_port.audit.functions import BOUND, called_by, held_by
 from torch_port.audit.hidden import (
     HIDDEN_OF_MODULES,
     HIDDEN_OF_OPTIMIZERS,
@@ -28,12 +31,20 @@ from torch_port.audit.hidden import (
     holds_nothing,
 )
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.places import attributes_of, in_dict, in_list, in_object, into, lazy
-from torch_port.audit.values import GENERATORS, PLAIN, generator_state, leaf, set_generator_state
+from torch_port.audit.places import attributes_of, entry, in_dict, in_list, in_object, in_scaler, into
+from torch_port.audit.values import (
+    GENERATORS,
+    PLAIN,
+    generator_state,
+    is_plain,
+    leaf,
+    process_generators,
+    set_generator_state,
+)
 
 DEEPEST = 24
 MOST = 20_000  # slots
-LONG = 64  # a dict of more plain entries than these is one state
+NAME = re.compile(r"[^.\[]+")
 LINKED = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, *GENERATORS)  # what is better not held twice
 
 
@@ -58,7 +69,7 @@ class Seen(NamedTuple):
 
 def walk(run: Any, module: types.ModuleType | None = None) -> Seen:
     """Every state that a run object, its module's globals and the process hold, in the order in which they are met."""
-    return _Walker(module.__name__ if module else None).whole(run, module)
+    return _Walker(module).whole(run)
 
 
 def observe(seen: Seen) -> dict[str, Leaf]:
@@ -69,8 +80,8 @@ def observe(seen: Seen) -> dict[str, Leaf]:
 class _Walker:
     """One walk; every object once."""
 
-    def __init__(self, user: str | None) -> None:
-        self.user = user
+    def __init__(self, module: types.ModuleType | None) -> None:
+        self.user, self.globals = (module.__name__, vars(module)) if module else ("", {})
         self.slots: dict[str, Slot] = {}
         self.objects: dict[str, Any] = {}
         self.opaque: dict[str, str] = {}
@@ -79,30 +90,55 @@ class _Walker:
         self.memory: dict[Any, str] = {}  # where a tensor lies -> first path
         self.keep: list[Any] = []  # so that no id is used twice
         self.names: dict[int, str] = {}  # id of a parameter -> its name
-        self.later: list[Callable[[], None]] = []  # optimizers, when all parameters have their names
+        self.later: deque[Callable[[], None]] = deque()  # optimizers, when all parameters have their names; functions
+        self.classes: dict[type, None] = {}  # those that were met, in their order
 
-    def whole(self, run: Any, module: types.ModuleType | None) -> Seen:
+    def whole(self, run: Any) -> Seen:
+        for path, generator, _ in process_generators():
+            self.at[id(generator)] = path
+            self.objects[path] = generator
         self.visit("", run, 0, None)
-        for name, value in vars(module).items() if module else ():
-            if not name.startswith("__") and not isinstance(value, (*UNSEEN, types.FunctionType)):
-                self.visit(f"globals.{name}", value, 1, in_dict(vars(module), name))
-        self.later, waiting = [], self.later
-        for visit in waiting:
-            visit()
-        self._process()
+        for name, value in self.globals.items():
+            of_others = isinstance(value, types.FunctionType) and not is_users(value.__module__, self.user)
+            if not name.startswith("__") and not of_others:
+                self.visit(f"globals.{name}", value, 1, in_dict(self.globals, name))
+        self._all_later()
+        self._all_classes()
+        for path, generator, put in process_generators():
+            self.add(path, "generator", generator, put)
         return Seen(self.slots, self.objects, tuple(self.opaque), self.aliases)
+
+    def _all_later(self) -> None:
+        while self.later:
+            self.later.popleft()()
+
+    def _all_classes(self) -> None:
+        """What the user's classes hold, and the classes that are met there."""
+        done: set[type] = set()
+        while self.user and (waiting := [cls for cls in self.classes if cls not in done]):
+            done.update(waiting)
+            for cls in waiting:
+                self.classes |= dict.fromkeys(cls.__mro__)
+                if is_users(cls.__module__, self.user):
+                    path = path_of_class(cls, self.globals)
+                    self.objects[path] = cls
+                    for name, child in held_by_class(cls):
+                        self.visit(f"{path}.{name}", child, 1, in_object(cls, name))
+            self._all_later()
 
     def add(self, path: str, kind: str, value: Any, put: Any = None, *, group: str = "", drop: Any = None) -> None:
         if path not in self.slots and len(self.slots) < MOST:
             self.slots[path] = Slot(kind, group or path, value, put, drop)
 
     def visit(self, path: str, value: Any, depth: int, put: Any) -> None:
-        if isinstance(value, PLAIN) or _is_plain(value):
+        if isinstance(value, PLAIN) or is_plain(value):
             self.add(path, "counter", value, put, drop=put and getattr(put, "drop", None))
             if isinstance(value, (list, deque)):
                 self.keep.append(value)
                 self.objects[path] = value
             return
+        if isinstance(value, type):
+            self.classes[value] = None
         if isinstance(value, UNSEEN) or depth > DEEPEST or len(self.slots) >= MOST:
             return
         if id(value) in self.at:
@@ -112,10 +148,11 @@ class _Walker:
         self.at[id(value)] = path
         self.keep.append(value)
         self.objects[path] = value
+        self.classes[type(value)] = None
         if isinstance(value, torch.Tensor):
             self._tensor(path, value, put)
         elif isinstance(value, np.ndarray):
-            self.add(path, "other", value, into(value), group=_top(path))
+            self.add(path, "other", value, into(value), group=self._top(path))
         elif isinstance(value, GENERATORS):
             self.add(path, "generator", value, lambda state, g=value: set_generator_state(g, state))
         elif isinstance(value, torch.nn.Module):
@@ -125,35 +162,34 @@ class _Walker:
         elif isinstance(value, (LRScheduler, ReduceLROnPlateau)):
             self._attributes(path, value, depth, HIDDEN_OF_SCHEDULES, "schedule", path)
         elif isinstance(value, GradScaler):
-            self._scaler(path, value)
+            for name, held, set_it in in_scaler(value) if value.is_enabled() else ():
+                self.add(_join(path, name), "scaler", held, set_it, group=path)
         elif isinstance(value, _BaseDataLoaderIter):
             self._position(path, value, depth)
         else:
-            self._container(path, value, depth)
+            self._container(path, value, depth, put)
 
-    def _container(self, path: str, value: Any, depth: int) -> None:
+    def _container(self, path: str, value: Any, depth: int, put: Any) -> None:
         if isinstance(value, dict):
             for key in list(value):
-                if isinstance(key, (str, int, float, bool)):
-                    self.visit(_join(path, str(key)), value[key], depth + 1, in_dict(value, key))
+                if place := entry(path, key):
+                    self.visit(place, value[key], depth + 1, in_dict(value, key))
         elif isinstance(value, (list, deque)):
+            if isinstance(value, deque):
+                resize = put and (lambda most: put(deque(value, most)))
+                self.add(f"{path}.maxlen", "counter", value.maxlen, resize)
             for index, child in enumerate(value):
                 self.visit(f"{path}[{index}]", child, depth + 1, in_list(value, index))
         elif isinstance(value, (tuple, set, frozenset)):
             for index, child in enumerate(value):
                 self.visit(f"{path}[{index}]", child, depth + 1, None)
-        elif isinstance(value, types.FunctionType):
-            if not (value.__module__ or "").startswith(("torch.", "numpy.")):
-                for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                    self._cell(_join(path, name), cell, depth)
-        elif isinstance(value, types.MethodType):
-            self.visit(path, value.__self__, depth + 1, None)
+        elif isinstance(value, (types.FunctionType, functools.partial, *BOUND)):
+            for name, child, set_it in held_by(value):
+                self.visit(_join(path, name), child, depth + 1, set_it)
         elif isinstance(value, types.GeneratorType):
             self._frame(path, value, depth)
         elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             self._iterator(path, value, depth)
-        elif type(value).__name__ == "partial" and hasattr(value, "func"):
-            self.visit(path, (value.func, value.args, value.keywords), depth + 1, None)
         elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
             if not holds_nothing(type(value)):
                 self._attributes(path, value, depth, re.compile(r"(?!)"))
@@ -167,23 +203,31 @@ class _Walker:
             if hidden.fullmatch(name):
                 continue
             place, put = _join(path, name), in_object(owner, name)
-            if kind and (isinstance(child, PLAIN) or _is_plain(child)):
+            if kind and (isinstance(child, PLAIN) or is_plain(child)):
                 self.add(place, kind, child, put, group=group, drop=put.drop)
             else:
                 self.visit(place, child, depth + 1, put)
-        cls = type(owner)
-        if self.user and cls.__module__ == self.user:
-            for name, child in list(vars(cls).items()):
-                if not name.startswith("__") and not callable(child) and not isinstance(child, UNSEEN):
-                    self.visit(f"{cls.__name__}.{name}", child, depth + 1, in_object(cls, name))
+        self._called(path, owner, depth)
+
+    def _called(self, path: str, owner: Any, depth: int) -> None:
+        """The user's functions that a library's object calls, after all that has a name without them."""
+        for name, function in called_by(owner):
+            self.later.append(functools.partial(self.visit, _join(path, name), function, depth + 1, None))
 
     def _tensor(self, path: str, value: torch.Tensor, put: Any) -> None:
         parameter = isinstance(value, torch.nn.Parameter) or (value.requires_grad and value.is_leaf)
         if parameter:
-            self._parameter(path, path, value, _top(path))
+            self._parameter(path, path, value, self._top(path))
         else:
-            self.add(path, "other", value, into(value, put), group=_top(path), drop=getattr(put, "drop", None))
+            self.add(path, "other", value, into(value, put), group=self._top(path), drop=getattr(put, "drop", None))
             self._memory(path, value)
+
+    def _top(self, path: str) -> str:
+        """The attribute of the run object, of a class, or the global that a path lies under."""
+        first = NAME.match(path, len("globals.") if path.startswith("globals.") else 0)
+        end = first.end() if first else len(path)
+        inner = NAME.match(path, end + 1) if isinstance(self.objects.get(path[:end]), type) else None
+        return path[: inner.end() if inner else end]
 
     def _memory(self, path: str, value: torch.Tensor) -> None:
         """Note who else has this very memory."""
@@ -205,6 +249,7 @@ class _Walker:
             put = in_object(value, "grad")
             copy, drop = lambda new: put(new.to(value.device)), lambda: setattr(value, "grad", None)
             self.add(f"{path}.grad", "gradient", value.grad, copy, group=f"{group}.grad", drop=drop)
+        self._called(path, value, 1)
 
     def _module(self, path: str, root: torch.nn.Module, depth: int) -> None:
         for name, module in root.named_modules():
@@ -228,12 +273,14 @@ class _Walker:
                 if not HIDDEN_OF_MODULES.fullmatch(attribute) and not attribute.startswith("_flat_weight"):
                     put = in_object(module, attribute)
                     self.visit(_join(_join(path, name), attribute), child, depth + 1, put)
+            self.classes[type(module)] = None
+            self._called(_join(path, name), module, depth)
 
     def _optimizer(self, path: str, optimizer: Optimizer, depth: int) -> None:
         for number, group in enumerate(optimizer.param_groups):
             tail = f"/{number}" if len(optimizer.param_groups) > 1 else ""
             for key, value in group.items():
-                if key != "params" and (isinstance(value, (*PLAIN, torch.Tensor)) or _is_plain(value)):
+                if key != "params" and (isinstance(value, (*PLAIN, torch.Tensor)) or is_plain(value)):
                     kind = "schedule" if key in ("lr", "initial_lr") else "optimizer"
                     put = into(value) if isinstance(value, torch.Tensor) else in_dict(group, key)
                     self.add(f"{path}/{key}{tail}", kind, value, put, group=f"{path}/{key}")
@@ -250,18 +297,6 @@ class _Walker:
         put = into(value, entry) if isinstance(value, torch.Tensor) else entry
         self.add(f"{whole}/{name}", "optimizer", value, put, group=whole, drop=lambda: state.pop(key, None))
 
-    def _scaler(self, path: str, scaler: Any) -> None:
-        if not scaler.is_enabled():
-            return
-        for name, value, tensor, initial in (
-            ("scale", scaler.get_scale(), "_scale", "_init_scale"),
-            ("growth_tracker", scaler._get_growth_tracker(), "_growth_tracker", "_init_growth_tracker"),
-        ):
-            self.add(_join(path, name), "scaler", value, lazy(scaler, tensor, initial), group=path)
-        for name in ("_growth_factor", "_backoff_factor", "_growth_interval"):
-            value, put = getattr(scaler, name), in_object(scaler, name)
-            self.add(_join(path, name.strip("_")), "scaler", value, put, group=path)
-
     def _position(self, path: str, iterator: Any, depth: int) -> None:
         self.add(_join(path, "position"), "position", int(iterator._num_yielded), group=path)
         for name in ("_base_seed",):
@@ -272,7 +307,7 @@ class _Walker:
         line = None if frame is None else frame.f_lineno
         self.add(_join(path, "line"), "position", line, group=path)
         for name, child in list(frame.f_locals.items()) if frame is not None else ():
-            if isinstance(child, PLAIN) or _is_plain(child):
+            if isinstance(child, PLAIN) or is_plain(child):
                 self.add(_join(path, name), "position", child, group=path)
             else:
                 self.visit(_join(path, name), child, depth + 1, None)
@@ -299,32 +334,9 @@ class _Walker:
             return
         self.visit(path, value, depth + 1, in_object(cell, "cell_contents"))
 
-    def _process(self) -> None:
-        """The generators of the process."""
-        self.add("rng/python", "generator", random._inst, random.setstate)
-        self.add("rng/numpy", "generator", np.random.mtrand._rand, np.random.set_state)
-        self.add("rng/torch", "generator", torch.default_generator, torch.default_generator.set_state)
-        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        for index, generator in enumerate(torch.cuda.default_generators if in_use else ()):
-            self.add(f"rng/cuda:{index}", "generator", generator, generator.set_state)
-
-
-def _is_plain(value: Any) -> bool:
-    """A container of plain values only: one state."""
-    if isinstance(value, dict):
-        return len(value) > LONG and all(isinstance(x, PLAIN) for x in value.values())
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return all(isinstance(x, PLAIN) or (isinstance(x, (list, tuple)) and _is_plain(x)) for x in value)
-    return False
-
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
-
-
-def _top(path: str) -> str:
-    """The attribute of the run object that a path lies under."""
-    return re.split(r"[.\[]", path, maxsplit=1)[0] if not path.startswith("globals.") else ".".join(path.split(".")[:2])
 
 
 def state_of(value: Any) -> Any:

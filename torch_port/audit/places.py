@@ -1,5 +1,6 @@
 """Where a state lives: how another value is put there."""
 
+import ast
 import re
 from collections import deque
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+
+from torch_port.audit.values import PLAIN
 
 HIDDEN_OF_LOADERS = re.compile(
     r"_DataLoader.*|multiprocessing_context|_dataset_kind|_IterableDataset_.*|timeout|num_workers|pin_memory.*"
@@ -25,6 +28,33 @@ class Put:
     def __call__(self, value: Any) -> None:
         """Put a value there."""
         self.put(value)
+
+
+def entry(path: str, key: Any) -> str:
+    """The path of an entry of a dict: `a.b` for a text as its key, `a[0]` for any other; "" where it has none."""
+    if isinstance(key, str):
+        return f"{path}.{key}" if path and key else path or key
+    if isinstance(key, np.generic):
+        return entry(path, key.item())  # a dict takes both for one key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"{path}[{int(key)}]"
+    return f"{path}[{key!r}]" if _is_key(key) else ""
+
+
+def _is_key(key: Any) -> bool:
+    return all(map(_is_key, key)) if isinstance(key, tuple) else isinstance(key, PLAIN)
+
+
+def key_of(text: str) -> Any:
+    """The key in the last brackets of a path, as `entry` writes it.
+
+    Raises:
+        ValueError: it is no key that can be read.
+    """
+    try:
+        return ast.literal_eval(text.removeprefix("[").removesuffix("]"))
+    except SyntaxError:
+        raise ValueError(text) from None
 
 
 def in_dict(owner: Any, key: Any) -> Put:
@@ -46,15 +76,36 @@ def in_object(owner: Any, name: str) -> Put:
     """Sets an attribute."""
 
     def put(value: Any) -> None:
-        if not _refilled(getattr(owner, name, None), value):
+        here = getattr(owner, name, None)
+        shared = any(here is vars(base).get(name) for base in _bases(owner))  # its own hides it from then on
+        if shared or not _refilled(here, value):
             setattr(owner, name, value)
 
     return Put(put, lambda: delattr(owner, name))
 
 
+def _bases(owner: Any) -> tuple[type, ...]:
+    """The classes from which an object, or a class, has what it does not hold itself."""
+    return owner.__mro__[1:] if isinstance(owner, type) else type(owner).__mro__
+
+
+def refill(owner: Any) -> Put | None:
+    """Fills a list or a set that cannot be replaced; None for anything else."""
+
+    def put(value: Any) -> None:
+        if isinstance(owner, set) and isinstance(value, set):
+            owner.clear()
+            owner.update(value)
+        elif not _refilled(owner, value):
+            raise ValueError(f"there is a {type(owner).__name__}")
+
+    return Put(put) if isinstance(owner, (list, deque, set)) else None
+
+
 def _refilled(here: Any, value: Any) -> bool:
-    """Whether a list could be filled anew: others may hold the same one, and a deque keeps its length."""
-    if not isinstance(here, (list, deque)) or not isinstance(value, list):
+    """Whether a list could be filled anew: others may hold the same one; a deque only to the same length."""
+    lists = isinstance(here, list) and isinstance(value, list)
+    if not lists and not (isinstance(here, deque) and isinstance(value, deque) and here.maxlen == value.maxlen):
         return False
     here.clear()
     here.extend(value)
@@ -81,7 +132,17 @@ def into(target: Any, put: Any = None) -> Callable[[Any], None]:
     return copy
 
 
-def lazy(scaler: Any, tensor: str, initial: str) -> Callable[[Any], None]:
+def in_scaler(scaler: Any) -> list[tuple[str, Any, Callable[[Any], None]]]:
+    """What a GradScaler goes on with: name, value, and what sets it."""
+    factors = [(name, getattr(scaler, name)) for name in ("_growth_factor", "_backoff_factor", "_growth_interval")]
+    return [
+        ("scale", scaler.get_scale(), _lazy(scaler, "_scale", "_init_scale")),
+        ("growth_tracker", scaler._get_growth_tracker(), _lazy(scaler, "_growth_tracker", "_init_growth_tracker")),
+        *((name.strip("_"), value, in_object(scaler, name)) for name, value in factors),
+    ]
+
+
+def _lazy(scaler: Any, tensor: str, initial: str) -> Callable[[Any], None]:
     """Sets a value that is a tensor from the first loss on."""
 
     def put(value: Any) -> None:

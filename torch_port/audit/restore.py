@@ -8,7 +8,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from torch_port.audit.observe import Seen
-from torch_port.audit.places import MISSING, in_dict, in_object
+from torch_port.audit.places import MISSING, in_dict, in_object, key_of
 
 
 def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
@@ -73,24 +73,28 @@ def _create(seen: Seen, path: str, value: Any) -> bool:
         if optimizer is not None:
             on_device = isinstance(value, torch.Tensor) and value.shape == parameter.shape
             optimizer.state[parameter][key] = value.to(parameter.device, copy=True) if on_device else value
-        return optimizer is not None
+            return True
     if path.endswith(".grad") and isinstance(seen.objects.get(path[:-5]), torch.Tensor):
         seen.objects[path[:-5]].grad = value.to(seen.objects[path[:-5]].device)
         return True
-    if path.endswith("]") and isinstance(seen.objects.get(path.rpartition("[")[0]), (list, deque)):
-        seen.objects[path.rpartition("[")[0]].append(value)
-        return True
-    for place in (place for place in range(len(path), -1, -1) if path[place : place + 1] == "." or place == 0):
+    for place in (place for place in range(len(path), -1, -1) if path[place : place + 1] in (".", "[") or place == 0):
         owner, name = seen.objects.get(path[:place]), path[place:].removeprefix(".")  # a key may have dots
-        if isinstance(owner, dict):
-            in_dict(owner, name)(value)
-            return True
         if owner is not None:
-            if "." not in name and hasattr(owner, "__dict__"):
-                in_object(owner, name)(value)
-                return True
-            return False
+            return _create_in(owner, path[place:].startswith("["), name, value)
     return False
+
+
+def _create_in(owner: Any, is_item: bool, name: str, value: Any) -> bool:
+    """Make an item, an entry or an attribute of an object."""
+    if isinstance(owner, (list, deque)) and re.fullmatch(r"\[\d+\]", name):
+        owner.append(value)
+    elif isinstance(owner, dict):
+        in_dict(owner, key_of(name) if is_item else name)(value)
+    elif hasattr(owner, "__dict__") and not set(".[/") & set(name):
+        in_object(owner, name)(value)
+    else:
+        return False
+    return True
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

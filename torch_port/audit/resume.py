@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_port.audit import judge
 from torch_port.audit.attribution import Found, Suspect, suspects
-from torch_port.audit.causes import WORDS_UNPROVED, advice, cause, other_type
+from torch_port.audit.causes import HIDDEN_ADVICE, MOST_LINES, WORDS_UNPROVED, advice, cause, hidden_words, other_type
 from torch_port.audit.control import HASH_ADVICE
 from torch_port.audit.findings import Stop
 from torch_port.audit.record import Record
@@ -63,7 +63,7 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
     open_to_doubt = suspects(session.a, record, step, session.ground.passed, session.moving)
     differing = tuple(one.name for one in open_to_doubt)
     if not found.faults:
-        session.harmless |= {one.name for one in open_to_doubt}
+        session.harmless |= {name for one in open_to_doubt for name in (one.name, *one.paths)}
         return Stop(stop, True, "bitwise", curve=found.curve, differing=differing)
     first = found.faults[0]
     if not session.ground.bitwise:
@@ -74,7 +74,7 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
     by_hash = _is_equal_with_one_seed(session, resumed, stop)
     workers = (session.resumer,) if by_hash or session.ground.one_seed else (place % 2, session.resumer)
     result = Trials(session, *resumed, workers).attribute(open_to_doubt)
-    if not result.proved and first.path == "samples":
+    if not result.proved and first.path == "samples" and all(one.kind != "samples" for one in result.lost):
         result = result._replace(lost=(Suspect("samples", "samples", ()), *result.lost))
     causes, lines = _causes(session, result, record, step), _lines(session, result, record, step)
     if by_hash:
@@ -105,11 +105,14 @@ def _causes(session: "Session", result: Found, record: Record, step: int) -> lis
     if result.proved:
         return said
     unkept = session.batches.tried and session.batches.after(step) is None
-    return [WORDS_UNPROVED, *said, *([UNKEPT] if unkept else [])]
+    words = WORDS_UNPROVED if said else hidden_words(session.a.facts["opaque"])
+    return [words, *said, *([UNKEPT] if unkept else [])]
 
 
 def _lines(session: "Session", result: Found, record: Record, step: int) -> tuple[str, ...]:
-    """The lines to add or change."""
+    """The lines to add or change; not many where nothing is proved."""
+    if not result.lost:
+        return HIDDEN_ADVICE
     here, there, facts = session.a.at[step], record.at[step], session.a.facts
     types = facts.get("saved types", {}).get(str(step), {})
     saved, written = _saved(session, step), facts.get("written", {})
@@ -120,7 +123,7 @@ def _lines(session: "Session", result: Found, record: Record, step: int) -> tupl
         dtype = here[one.name].dtype if one.name in here else ""
         other = other_type(one.name, one.paths, here, there, types)
         lines.append(other[1] if other else advice(one.name, kind, saved(one), written, dtype))
-    return tuple(dict.fromkeys(lines))
+    return tuple(dict.fromkeys(lines))[: None if result.proved else MOST_LINES]
 
 
 def _saved(session: "Session", step: int) -> Callable[[Suspect], bool | None]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def states_of(session: "Session") -> tuple[State, ...]:
     """One row for each group of states that the uninterrupted run has at some stop."""
-    a, lost = session.a, {name for stop in session.stops for name in stop.lost if stop.proved}
+    a, lost = session.a, session.lost | {name for stop in session.stops for name in stop.lost if stop.proved}
     groups: dict[str, list[str]] = {}
     moments = {step: a.at[step] for step in session.records}
     kinds = {path: judge.kind_of(path, *moments.values()) for leaves in moments.values() for path in leaves}
@@ -27,13 +27,13 @@ def states_of(session: "Session") -> tuple[State, ...]:
             continue  # a setting, or a generator that is never drawn from
         if kind in ("optimizer", "schedule", "scaler") and not moves:
             continue  # settings too
-        restored = all(
-            session.a.at[step].get(path) == record.at[step].get(path)
-            for step, record in session.records.items()
-            for path in paths
-        )
-        named = [name for name in (group, *paths) if name in lost]
-        needed = True if named else False if group in session.harmless or set(paths) <= session.harmless else None
+        other = {
+            path for step, record in session.records.items() for path in paths
+            if a.at[step].get(path) != record.at[step].get(path)
+        }  # fmt: skip
+        restored, named = not other, bool(lost & {group, *paths})
+        idle = group in session.harmless or (bool(other) and other <= session.harmless)
+        needed = True if named else False if idle else None
         note = "" if restored or named else "not restored, and not needed here" if needed is False else "not restored"
         saved = _saved(session, paths)
         if saved is not True and session.a.facts.get("saved") and restored and moves and kind != "mode":

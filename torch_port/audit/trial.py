@@ -133,9 +133,7 @@ class Trial:
         if deliveries:
             got = [one for one in deliveries if one.digest]
             shown = "; ".join(f"{one.loader}: {one.ids if one.ids is not None else one.digest}" for one in got)
-            leaves["samples"] = leaf("samples", [(one.loader, one.ids, one.digest) for one in got])._replace(
-                value=shown[:200]
-            )
+            leaves["samples"] = leaf("samples", [(one.ids, one.digest) for one in got])._replace(value=shown[:200])
         if str(step) in self.spec.get("dump", {}) or (step == self.spec["start"] and self.spec.get("load")):
             self.facts.setdefault("aliases", {})[step] = seen.aliases
         changed = {path: one for path, one in leaves.items() if self.last.get(path) != one}

@@ -1,11 +1,12 @@
 """Trials of one stop: the run is resumed with some of the lost states put back; is it equal then?"""
 
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_port.audit import judge
-from torch_port.audit.attribution import Found, Suspect, find
+from torch_port.audit.attribution import Found, Suspect, effective, find
 from torch_port.audit.record import Record, batch_file
 from torch_port.audit.workers import AuditFailed
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch_port.audit.drive import Session
 
 MOST = 64 * 2**20  # bytes of batches that are kept
+MOST_TRIES = 64  # at which suspects that do not suffice are cleared
 
 
 class Batches:
@@ -67,13 +69,13 @@ class Trials:
         """A minimal set of suspects that makes the run equal."""
         found = self._find(everyone)
         if not found.proved and (batches := self._batches()) is not None:
-            fed = self._find([batches, *everyone])
-            found = fed if fed.proved else found
-        if not found.proved and len(found.lost) > 1:
-            found = found._replace(lost=self._without_idle_gradients(found.lost))
-        if found.proved:
-            self.session.known.append(tuple(one.name for one in found.lost))
-            self.session.harmless |= {one.name for one in found.harmless}
+            everyone = [batches, *everyone]
+            found = self._find(everyone)
+        if not found.proved:
+            return Found(self._left(everyone), False, ())
+        self.session.known.append(tuple(one.name for one in found.lost))
+        self.session.harmless |= {name for one in found.harmless for name in (one.name, *one.paths)}
+        self.session.lost |= {path for one in found.lost for path in one.paths}
         return found
 
     def equal(self, chosen: Sequence[Suspect], worker: int) -> bool:
@@ -125,17 +127,30 @@ class Trials:
         batches = self.session.batches.after(self.step)
         return None if batches is None else Suspect("samples", "samples", (), batches=batches)
 
-    def _without_idle_gradients(self, lost: tuple[Suspect, ...]) -> tuple[Suspect, ...]:
-        """The suspects but for gradients that change nothing when they are put back: the next step drops them."""
-        idle = [one for one in lost if one.kind == "gradient"]
-        others = tuple(one for one in lost if one.kind != "gradient")
-        try:
-            same = (
-                bool(idle and others)
-                and not judge.compare(
-                    self.resumed, self._run(idle, self.workers[0]), self.step, moving=self.session.moving
-                ).faults
-            )
-        except AuditFailed:
-            same = False
-        return others if same else lost
+    def _left(self, everyone: list[Suspect]) -> tuple[Suspect, ...]:
+        """Of suspects that do not suffice, those that change what follows, and those that could not be put back."""
+        stuck: set[str] = set()
+        tries = itertools.count(1)
+
+        def same(chosen: Sequence[Suspect]) -> bool:
+            if next(tries) > MOST_TRIES:
+                return False
+            try:
+                trial = self._run(chosen, self.workers[0])
+            except AuditFailed:
+                return False
+            wrong = judge.differing(self.session.a.at[self.step], trial.at[self.step])
+            stuck.update({*wrong} & {path for one in chosen for path in one.paths})
+            return not judge.compare(
+                self.resumed, trial, self.step, passed=self.session.ground.passed, moving=self.session.moving
+            ).faults
+
+        left = effective(same, everyone)
+        kept = {id(one) for one in left}
+        kept |= {id(one) for one in everyone if stuck & {*one.paths} and not self._is_replayed(one)}
+        return tuple(one for one in everyone if id(one) in kept)
+
+    def _is_replayed(self, one: Suspect) -> bool:
+        """Whether it is the iterator of a loader: what it delivers stands for it."""
+        known = self.session.a.at[self.step] | self.resumed.at[self.step]
+        return all(f"{path.rpartition('.')[0]}.base_seed" in known for path in one.paths)

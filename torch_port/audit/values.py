@@ -3,6 +3,7 @@
 import hashlib
 import random  # noqa: TID251
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -12,7 +13,18 @@ import torch
 from torch_port.audit.leaves import SAMPLED, Leaf, encode_sample
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None), np.generic, torch.dtype, torch.device, torch.Size)
+LONG = 64  # a dict of more plain entries than these is one state
+DEEPEST = 24  # lists in lists: one may hold itself
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
+
+
+def is_plain(value: Any, deepest: int = DEEPEST) -> bool:
+    """A container of plain values only: one state."""
+    if isinstance(value, dict):
+        return len(value) > LONG and all(isinstance(x, PLAIN) for x in value.values())
+    if not isinstance(value, (list, tuple, set, frozenset, deque)) or not deepest:
+        return False
+    return all(isinstance(x, PLAIN) or (isinstance(x, (list, tuple)) and is_plain(x, deepest - 1)) for x in value)
 
 
 def leaf(kind: str, value: Any) -> Leaf:
@@ -70,6 +82,19 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
+def process_generators() -> list[tuple[str, Any, Callable[[Any], Any]]]:
+    """The generators of the process, each with its path and what sets it."""
+    found: list[tuple[str, Any, Callable[[Any], Any]]] = [
+        ("rng/python", random._inst, random.setstate),
+        ("rng/numpy", np.random.mtrand._rand, np.random.set_state),
+        ("rng/torch", torch.default_generator, torch.default_generator.set_state),
+    ]
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    for index, generator in enumerate(torch.cuda.default_generators if in_use else ()):
+        found.append((f"rng/cuda:{index}", generator, generator.set_state))
+    return found
+
+
 def encode(value: Any, *, copy: bool = True) -> Any:
     """A copy of a value that torch.save and torch.load(weights_only=True) carry.
 
@@ -93,7 +118,7 @@ def encode(value: Any, *, copy: bool = True) -> Any:
     if isinstance(value, dict):
         return {"is": "dict", "of": [(inner(key), inner(child)) for key, child in value.items()]}
     if isinstance(value, deque):
-        return inner(list(value))
+        return {"is": "deque", "of": [inner(child) for child in value], "maxlen": value.maxlen}
     if isinstance(value, (list, tuple, set, frozenset)):
         return {"is": type(value).__name__, "of": [inner(child) for child in value]}
     if isinstance(value, Enum):  # one that is a text or a number too
@@ -136,6 +161,8 @@ def decode(coded: Any) -> Any:
         return of
     if kind == "generator":
         return decode(of)
+    if kind == "deque":
+        return deque(map(decode, of), coded["maxlen"])
     return {"list": list, "set": set, "frozenset": frozenset}.get(kind, tuple)(decode(child) for child in of)
 
 

@@ -1,0 +1,189 @@
+"""What differs after a load, and what of it matters: nothing is named that changes nothing, nothing is alarming."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from parity_tests.audit import loops, loops_of_data  # noqa: E402
+from torch_port.audit import Report, audit, judge  # noqa: E402
+from torch_port.audit.attribution import Suspect, _name, effective  # noqa: E402
+from torch_port.audit.causes import MOST_LINES  # noqa: E402
+from torch_port.audit.leaves import Leaf  # noqa: E402
+from torch_port.audit.record import Delivery, Record  # noqa: E402
+from torch_port.audit.values import leaf  # noqa: E402
+from torch_port.audit.workers import Workers  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers() as shared:
+        yield shared
+
+
+def audited(workers: Workers, loop: type, at: Sequence[int] = (7,)) -> Report:
+    return audit(f"{loop.__module__}:{loop.__name__}", steps=13, at=at, power=False, workers=workers)
+
+
+# Batches that are fetched again
+
+
+def test_to_skip_when_the_first_batch_is_asked_for_is_no_fault(workers: Workers) -> None:
+    report = audited(workers, loops_of_data.SkipsLate, [2, 4, 7])
+    assert report.verdict == "bitwise", report.stops
+    assert all(apart == 0 for stop in report.stops for step, apart in stop.curve if step > stop.at[0])
+
+
+def test_to_train_on_what_is_fetched_again_is_one(workers: Workers) -> None:
+    (stop,) = audited(workers, loops_of_data.TrainsAgain).stops
+    assert not stop.holds
+    assert stop.lost[0] == "samples", stop
+    assert "what the dataset, the sampler or a loader's worker draws or counts" in stop.cause
+
+
+def run_of(batches: dict[int, list[Any]], named: bool = True, **others: Any) -> Record:
+    """A run that got these batches at its steps; `others` are leaves at its last one."""
+    record = Record.__new__(Record)
+    record.deliveries = {
+        step: [Delivery("loader", 0, one if named else None, f"digest of {one}") for one in found]
+        for step, found in batches.items()
+    }
+    record.at = {step: {"samples": leaf("samples", found)} for step, found in batches.items()}
+    record.at[max(record.at)].update({path: leaf(kind, value) for path, (kind, value) in others.items()})
+    return record
+
+
+EPOCH = st.permutations(range(6))
+
+
+@given(EPOCH, st.integers(1, 4), st.integers(1, 6), st.integers(0, 2), st.booleans())
+def test_what_is_fetched_again_is_known(order: list[int], stop: int, again: int, ahead: int, named: bool) -> None:
+    whole = {1: order[: 1 + ahead]} | {step: order[step + ahead - 1 : step + ahead] for step in range(2, 7)}
+    due = whole[stop + 1]
+    before = [one for step in range(1, stop + 1) for one in whole[step]]
+    head = before[-again:]
+    a = run_of(whole, named)
+    later = {step: found for step, found in whole.items() if step > stop + 1}
+    assert judge.fetched_again(a, run_of({stop + 1: head + due, **later}, named), stop)
+    assert not judge.compare(a, run_of({stop + 1: head + due, **later}, named), stop).faults
+    for other in (
+        [*before, before[0], *due],
+        [9, *due],
+        head if due else [9],
+        due,
+    ):
+        assert not judge.fetched_again(a, run_of({stop + 1: other, **later}, named), stop)
+    if later:  # it goes on differently
+        assert judge.compare(a, run_of({stop + 1: head + due, **later, max(later): [9]}, named), stop).faults
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("gradient", True), ("loss", True), ("parameter", True), ("position", False)]
+)
+def test_what_follows_from_batches_that_are_fetched_again_tells(kind: str, fault: bool) -> None:
+    a = run_of({1: [1], 2: [2], 3: [3]}, x=(kind, 1))
+    b = run_of({2: [1, 2], 3: [3]}, x=(kind, 2))
+    found = judge.compare(a, b, 1)
+    assert [one.path for one in found.faults] == ["samples"] * fault
+    assert found.largest.get("samples", 0.0) == 0  # a run that is equal but for rounding is judged by the rest
+
+
+# What changes nothing
+
+
+def test_where_nothing_that_differs_matters_nothing_is_named(workers: Workers) -> None:
+    (stop,) = audited(workers, loops.Precise).stops
+    assert not stop.holds
+    assert "model.grad" in stop.differing
+    assert len(stop.differing) > 1
+    assert (stop.lost, stop.proved) == ((), False), stop
+    assert stop.first is not None
+    assert stop.first.path == "loss/loss"
+    assert "nothing that differs at the load, put back, changes what follows" in stop.cause
+    assert "C extension" in stop.cause
+    assert 0 < len(stop.advice) <= MOST_LINES
+    assert not any("self." in line for line in stop.advice)
+
+
+def test_what_matters_is_named_though_it_is_not_enough(workers: Workers) -> None:
+    (stop,) = audited(workers, loops.PreciseAndCounting).stops
+    assert (stop.lost, stop.proved) == (("k",), False), stop
+    assert stop.advice == ("save self.k, and set it in load_state_dict",)
+
+
+NAMES = "abcdefghij"
+
+
+@given(st.sets(st.sampled_from(NAMES)), st.lists(st.sets(st.sampled_from(NAMES), min_size=1), max_size=3))
+def test_what_changes_anything_is_kept(names: set[str], matter: list[set[str]]) -> None:
+    tried = []
+
+    def same(chosen: Sequence[Suspect]) -> bool:
+        tried.append(chosen)
+        return not any(one <= {suspect.name for suspect in chosen} for one in matter)
+
+    everyone = [Suspect(name, "counter", (name,)) for name in sorted(names)]
+    found = {one.name for one in effective(same, everyone)}
+    assert {name for one in matter for name in one if len(one) == 1} & names <= found  # alone
+    assert bool(found) == any(one <= names for one in matter)  # together
+    assert all(any(len(one & found) for one in matter) for _ in found)
+    assert len(tried) <= max(1, 2 * len(names))
+
+
+# What changes at all
+
+
+def test_a_setting_of_what_the_first_step_makes_is_not_judged(workers: Workers) -> None:
+    assert audited(workers, loops.MakesAPage).verdict == "bitwise"
+
+
+@given(st.lists(st.sampled_from([None, 1, 2]), min_size=1, max_size=6))
+def test_a_path_moves_when_it_has_two_values(values: list[int | None]) -> None:
+    record = Record.__new__(Record)
+    record.at = {step: {} if value is None else {"n": Leaf("counter", str(value), "int", (), "", value)}
+                 for step, value in enumerate(values)}  # fmt: skip
+    assert judge.changing(record) == ({"n"} if len({*values} - {None}) > 1 else set())
+
+
+# The name of several leaves
+
+
+def test_of_a_group_what_differs_is_named(workers: Workers) -> None:
+    report = audited(workers, loops.SlowWeights)
+    (stop,) = report.stops
+    assert (stop.lost, stop.proved) == (("optimizer.slow",), True), stop
+    assert stop.cause == "optimizer.slow is bfloat16 in the file and float32 in the run: rounded"
+    assert {state.needed for state in report.states if state.path == "optimizer"} == {True}
+
+
+@pytest.mark.parametrize(
+    ("group", "paths", "name"),
+    [
+        ("model", ["model.first.weight", "model.first.bias"], "model.first"),
+        ("model", ["model.first.weight", "model.firm.weight"], "model"),
+        ("model.grad", ["model.first.weight.grad", "model.last.bias.grad"], "model.grad"),
+        ("model.training", ["model.training", "model.1.training"], "model.training"),
+        ("optimizer/exp_avg", ["optimizer/exp_avg/net.0.bias", "optimizer/exp_avg/net.0.weight"], "optimizer/exp_avg"),
+        ("optimizer", ["optimizer.slow[0]", "optimizer.slow[1]"], "optimizer.slow"),
+        ("optimizer", ["optimizer.slow[0]"], "optimizer.slow[0]"),
+        ("run", ["left.x", "right.x"], "run"),
+    ],
+)
+def test_several_leaves_have_the_longest_common_path(group: str, paths: list[str], name: str) -> None:
+    assert _name(group, paths) == name
+
+
+# A loop that ends
+
+
+def test_a_loop_that_ends_only_when_it_is_resumed_is_told_so(workers: Workers) -> None:
+    failure = audited(workers, loops.EndsWhenResumed).failure
+    assert failure is not None
+    assert failure.phase == "step 11, resumed after step 7"
+    assert failure.error == (
+        "StopIteration: the loop that was resumed after step 7 ended after step 10; the one that never stopped went on"
+    )
