@@ -61,7 +61,7 @@ def test_a_block_is_python_and_imports_what_exists(name):
             assert {alias.name for alias in node.names} <= names
 
 
-@pytest.mark.parametrize("name", BLOCKS.keys() - SHARED)
+@pytest.mark.parametrize("name", sorted(BLOCKS.keys() - SHARED))
 def test_a_block_is_a_loop_that_the_tables_have(name):
     loops = {loop for block, loop, *_ in ROWS if block == name}
     assert loops, "no table has it"
