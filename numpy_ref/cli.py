@@ -120,6 +120,11 @@ def _parser(impl: Any) -> argparse.ArgumentParser:
         "--figure", type=Path, default=Path("demo.svg"), help="where the figure goes (default: %(default)s)"
     )
 
+    text = "one resume followed leaf by leaf, and five traps, each run and drawn"
+    walk = verb("walk", partial(_walk, impl), text, "--figures figures")
+    text = "write the traps' figures into this directory (default: draw none)"
+    walk.add_argument("--figures", type=Path, metavar="DIR", help=text)
+
     train = verb("train", partial(_train, impl), "train, with checkpoints and resume", "--steps 1000 --dir run")
     train.description = (
         f"{train.description} A signal ends it after the step, evaluation or save under way, with a checkpoint of that "
@@ -308,6 +313,12 @@ def _demo(impl: Any, options: argparse.Namespace) -> int:
     say(f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
          f" ({time.perf_counter() - start:.1f} s)")  # fmt: skip
     return status
+
+
+def _walk(impl: Any, options: argparse.Namespace) -> int:
+    from numpy_ref.walk.commands import run_walk  # here, so that help starts fast
+
+    return run_walk(impl, options)
 
 
 def _check_figure(path: Path) -> None:

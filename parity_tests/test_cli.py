@@ -33,7 +33,7 @@ from numpy_ref.train import Evaluation
 from parity_tests.commands import call, python, strict_json
 from parity_tests.implementations import EACH, NO_TORCH
 
-VERBS = ["demo", "train", "account", "inspect", "verify", "diff", "range", "boundary", "exercises", "grade"]
+VERBS = ["demo", "walk", "train", "account", "inspect", "verify", "diff", "range", "boundary", "exercises", "grade"]
 SETTINGS = {  # for each field of RunConfig a value other than its default, and the words that ask for it
     "seed": (2**64 - 1, ["--seed", str(2**64 - 1)]),
     "hidden": ((5, 3), ["--hidden", "5,3"]),
