@@ -6,6 +6,7 @@ import random  # noqa: TID251
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -299,7 +300,14 @@ class Frames(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stream = (1 + place % 7 / 8 for place in range(99))
+        self.stream = self.rising()
+
+    @staticmethod
+    def rising() -> Iterator[float]:
+        place = 0
+        while True:
+            yield 1 + place / 8
+            place += 1
 
     def scale(self) -> Any:
         return next(self.stream)
@@ -385,15 +393,15 @@ class Precise(Plain):
 
 
 class PreciseAndCounting(Precise):
-    """Has a counter too, which is not saved."""
+    """Has counters too, which are not saved."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.k = 0
+        self.counts = dict.fromkeys("abcdef", 0)
 
     def scale(self) -> Any:
-        self.k += 1
-        return super().scale() + self.k / 16
+        self.counts = {name: count + 1 for name, count in self.counts.items()}
+        return super().scale() + sum(self.counts.values()) / 16
 
 
 class Slow:

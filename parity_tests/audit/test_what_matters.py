@@ -111,8 +111,16 @@ def test_where_nothing_that_differs_matters_nothing_is_named(workers: Workers) -
 
 def test_what_matters_is_named_though_it_is_not_enough(workers: Workers) -> None:
     (stop,) = audited(workers, loops.PreciseAndCounting).stops
-    assert (stop.lost, stop.proved) == (("k",), False), stop
-    assert stop.advice == ("save self.k, and set it in load_state_dict",)
+    assert (stop.lost, stop.proved) == (tuple(f"counts.{name}" for name in "abcdef"), False), stop
+    assert len(stop.advice) == MOST_LINES
+
+
+def test_what_cannot_be_put_back_stays_suspected(workers: Workers) -> None:
+    (stop,) = audited(workers, loops.Frames).stops  # nothing can set a generator function's frame
+    assert not stop.holds
+    assert "model.grad" in stop.differing
+    assert {name.partition(".")[0] for name in stop.lost} == {"stream"}, stop
+    assert not stop.proved
 
 
 NAMES = "abcdefghij"
