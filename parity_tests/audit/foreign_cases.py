@@ -6,6 +6,7 @@ import math
 import sys
 from collections import OrderedDict
 from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
 from types import ModuleType
 from unittest import mock
 
@@ -76,15 +77,26 @@ def package_with_fault(package: ModuleType, old: str, new: str) -> ModuleType:
     holders = [name for name, source in sources.items() for _ in range(source.count(old))]
     if len(holders) != 1:
         raise ValueError(f"{root}: expected {old!r} once, found it {len(holders)} times. Rewrite the mutant.")
-    kept, whole = {name: sys.modules.pop(name) for name in sources}, SourceFileLoader.get_code
+    code = compile(sources[holders[0]].replace(old, new), f"{holders[0]} with {new!r}", "exec")
+    kept = {name: sys.modules.pop(name) for name in sources}
+    with_fault = kept[holders[0]]
 
-    def get_code(loader, name):
-        if name != holders[0]:
-            return whole(loader, name)
-        return compile(sources[name].replace(old, new), f"{name} with {new!r}", "exec")
+    class Loader(SourceFileLoader):
+        def get_code(self, fullname):
+            return code
+
+    class Finder:
+        """Before the others, for pytest loads the modules of a package with a plugin by itself."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != holders[0]:
+                return None
+            file, inner = with_fault.__file__, getattr(with_fault, "__path__", None)
+            return spec_from_file_location(name, loader=Loader(name, file), submodule_search_locations=inner)
 
     try:
-        with mock.patch.object(SourceFileLoader, "get_code", get_code):
+        with mock.patch.object(sys, "meta_path", [Finder, *sys.meta_path]):
             return importlib.import_module(root)
     finally:
         for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
