@@ -504,6 +504,16 @@ def send(process: Any, number: signal.Signals) -> None:
     assert process.stdout.readline() == "here\n"
 
 
+def ended(process: Any, again: signal.Signals | None) -> int:
+    """The status of a process that ends; signals that come before the loop reads the first are one, so ask again."""
+    deadline = time.monotonic() + 60
+    while again is not None and process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(1)
+        process.send_signal(again)
+    return process.wait(60)
+
+
 NUMPY, TORCH = EACH[0].values[0], EACH[1].values[0]
 
 
@@ -558,7 +568,7 @@ def test_a_second_signal_ends_the_process_at_once_and_damages_no_file(
     with met(impl, moment, 1, data, folder, *words) as process:
         send(process, signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        ended_by = -process.wait(60)
+        ended_by = -ended(process, again=signal.SIGINT if words else None)
     # The one that stands still beside training does not know whether the first had been handled.
     assert ended_by in ((signal.SIGINT, signal.SIGTERM) if words else (signal.SIGINT,))
     found = store.survey(folder)
