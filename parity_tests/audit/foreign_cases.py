@@ -109,3 +109,21 @@ def package_with_fault(package: ModuleType, old: str, new: str) -> ModuleType:
 def holds(law, module, folder):
     """Hold a law to a module."""
     law(module, *[folder] * ("folder" in law.__code__.co_varnames[: law.__code__.co_argcount]))
+
+
+def mutant_tests(mutants):
+    """Two tests of (old, new, law): a copy without a fault holds every law, and each law is broken by its mutants."""
+
+    @pytest.mark.parametrize("law", list(dict.fromkeys(law for _, _, law in mutants)))
+    def without_a_fault(tmp_path, law):
+        holds(law, package_with_fault(foreign, "CHUNK = 1 << 18", "CHUNK = 1 << 18 "), tmp_path)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "law"), mutants, ids=[f"{i}-{m[2].__name__}" for i, m in enumerate(mutants)]
+    )
+    def with_a_fault(tmp_path, old, new, law):
+        mutant = package_with_fault(foreign, old, new)
+        with pytest.raises((Exception, pytest.fail.Exception)):
+            holds(law, mutant, tmp_path)
+
+    return without_a_fault, with_a_fault

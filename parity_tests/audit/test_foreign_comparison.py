@@ -16,8 +16,7 @@ from parity_tests.audit.foreign_cases import (  # noqa: E402
     FLOATS,
     a_loop,
     found,
-    holds,
-    package_with_fault,
+    mutant_tests,
     tensor_of,
 )
 from parity_tests.commands import strict_json  # noqa: E402
@@ -461,13 +460,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("law", list(dict.fromkeys(law for _, _, law in MUTANTS)))
-def test_a_copy_without_a_fault_holds_every_law(tmp_path, law):
-    holds(law, package_with_fault(foreign, "CHUNK = 1 << 18", "CHUNK = 1 << 18 "), tmp_path)
-
-
-@pytest.mark.parametrize(("old", "new", "law"), MUTANTS, ids=[f"{i}-{m[2].__name__}" for i, m in enumerate(MUTANTS)])
-def test_every_law_kills_its_mutants(tmp_path, old, new, law):
-    mutant = package_with_fault(foreign, old, new)
-    with pytest.raises((Exception, pytest.fail.Exception)):
-        holds(law, mutant, tmp_path)
+test_a_copy_without_a_fault_holds_every_law, test_every_law_kills_its_mutants = mutant_tests(MUTANTS)

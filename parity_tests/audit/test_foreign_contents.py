@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 
-from parity_tests.audit.foreign_cases import a_loop, holds, package_with_fault  # noqa: E402
+from parity_tests.audit.foreign_cases import a_loop, mutant_tests  # noqa: E402
 from torch_port.audit import foreign  # noqa: E402
 
 
@@ -78,13 +78,4 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("law", list(dict.fromkeys(law for _, _, law in MUTANTS)))
-def test_a_copy_without_a_fault_holds_every_law(tmp_path, law):
-    holds(law, package_with_fault(foreign, "CHUNK = 1 << 18", "CHUNK = 1 << 18 "), tmp_path)
-
-
-@pytest.mark.parametrize(("old", "new", "law"), MUTANTS, ids=[f"{i}-{m[2].__name__}" for i, m in enumerate(MUTANTS)])
-def test_every_law_kills_its_mutants(tmp_path, old, new, law):
-    mutant = package_with_fault(foreign, old, new)
-    with pytest.raises((Exception, pytest.fail.Exception)):
-        holds(law, mutant, tmp_path)
+test_a_copy_without_a_fault_holds_every_law, test_every_law_kills_its_mutants = mutant_tests(MUTANTS)

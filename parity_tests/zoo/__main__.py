@@ -1,6 +1,7 @@
 """`python -m parity_tests.zoo`: what the audit and, where they are installed, three other tools say of every loop.
 
     --loop NAME          one loop
+    --held-out           the loops on which the audit was tried for the first time when they were whole, instead
     --tools audit,...    only these
     --jobs N             so many loops at once
     --json               results and versions as JSON
@@ -27,13 +28,23 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ALONE = threading.Lock()  # for a tool that runs loops in this process
 
 
+def faulty(name: str) -> Any:
+    """The fault of a loop, held out or not; None of a sound one."""
+    from parity_tests.zoo.base import FAULTS
+    from parity_tests.zoo.held_out import HELD_FAULTS
+
+    return FAULTS.get(name) or HELD_FAULTS.get(name)
+
+
 def cell_of_audit(name: str) -> Cell:
     """What our audit says of a loop."""
-    from parity_tests.zoo.base import FAULTS, SOUND
+    from parity_tests.zoo.base import SOUND
+    from parity_tests.zoo.held_out import HELD_SOUND
     from torch_port.audit import audit
 
-    fault = FAULTS.get(name)
-    report = audit(fault.target if fault else SOUND[name], at=fault.at if fault else (7, 10), power=False)
+    fault = faulty(name)
+    target = fault.target if fault else (SOUND | HELD_SOUND)[name]
+    report = audit(target, at=fault.at if fault else (7, 10), power=False)
     first = next((stop for stop in report.stops if not stop.holds), None)
     named = report.failure.phase if report.failure else ""
     if first is not None:
@@ -56,13 +67,12 @@ def cell_of_other(tool: str, name: str) -> Cell:
 
 def verdict(name: str, says: str, named: str) -> str:
     """In one word."""
-    from parity_tests.zoo.base import FAULTS
-
     if says == "abstains":
         return "abstains"
-    if name not in FAULTS:
+    fault = faulty(name)
+    if fault is None:
         return "sound" if says == "none" else "false alarm"
-    return "missed" if says == "none" else "named" if FAULTS[name].names(named) else "found"
+    return "missed" if says == "none" else "named" if fault.names(named) else "found"
 
 
 def summary(rows: dict[str, dict[str, Cell]], tool: str) -> str:
@@ -97,25 +107,27 @@ def main(words: Sequence[str]) -> int:
         prog="python -m parity_tests.zoo", description="Verdicts on every loop of the zoo."
     )
     parser.add_argument("--loop", help="one loop, by its name")
+    parser.add_argument("--held-out", action="store_true", help="the held-out loops, by the audit")
     parser.add_argument("--tools", help="audit, and the other tools that are installed; by default all of them")
     parser.add_argument("--jobs", type=int, default=2, help="loops at once; default 2")
     parser.add_argument("--json", action="store_true", help="results and versions as JSON")
     parser.add_argument("--record", type=Path, help="a file of results to add to")
     given = parser.parse_args(words)
 
-    from parity_tests.zoo import proof
+    from parity_tests.zoo import held_out, proof
     from parity_tests.zoo.base import FAULTS, SOUND
     from parity_tests.zoo.others import installed
 
     proof.registry()
-    names = [*FAULTS, *SOUND] if given.loop is None else [given.loop]
-    if unknown := set(names) - FAULTS.keys() - SOUND.keys():
-        parser.error(f"--loop: expected one of {', '.join([*FAULTS, *SOUND])}, found {unknown.pop()!r}")
-    tools = given.tools.split(",") if given.tools else ["audit", *installed()]
-    if unknown := set(tools) - {"audit", *installed()}:
-        parser.error(
-            f"--tools: expected some of {', '.join(['audit', *installed()])}, found {', '.join(sorted(unknown))}"
-        )
+    held_out.fill_registries()
+    every = [*held_out.HELD_FAULTS, *held_out.HELD_SOUND] if given.held_out else [*FAULTS, *SOUND]
+    names = [given.loop] if given.loop else every
+    if unknown := set(names) - set(every):
+        parser.error(f"--loop: expected one of {', '.join(every)}, found {unknown.pop()!r}")
+    known = ["audit"] if given.held_out else ["audit", *installed()]
+    tools = given.tools.split(",") if given.tools else known
+    if unknown := set(tools) - set(known):
+        parser.error(f"--tools: expected some of {', '.join(known)}, found {', '.join(sorted(unknown))}")
 
     kept = json.loads(given.record.read_text()) if given.record and given.record.exists() else {}
     rows: dict[str, dict[str, Any]] = kept.get("rows", {}) if kept.get("versions") == versions() else {}
@@ -126,12 +138,11 @@ def main(words: Sequence[str]) -> int:
         start = time.monotonic()
         cell = cell_of_audit(name) if tool == "audit" else cell_of_other(tool, name)
         with lock:
-            row = rows.setdefault(
-                name, {"faulty": name in FAULTS, "report": FAULTS[name].report if name in FAULTS else ""}
-            )
+            fault = faulty(name)
+            row = rows.setdefault(name, {"faulty": fault is not None, "report": fault.report if fault else ""})
             row[tool] = cell | {"seconds": round(time.monotonic() - start, 1)}
             if given.record:
-                ordered = {name: rows[name] for name in [*FAULTS, *SOUND] if name in rows}
+                ordered = {name: rows[name] for name in every if name in rows}
                 given.record.write_text(json.dumps({"versions": versions(), "rows": ordered}, indent=1) + "\n")
             if not given.json:
                 shown = f" ({cell['named']})" if cell["named"] else ""

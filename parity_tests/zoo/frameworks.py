@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.util import find_spec
 from queue import SimpleQueue
@@ -35,7 +36,7 @@ class Ordered:
         self.order.load_state_dict(state)
 
 
-class Paced:
+class Paced(ABC):
     """For a trainer that runs to its end: it runs in a thread, and a callback of its own halts it after each batch.
 
     What the trainer keeps for itself (how it was resumed, what it fetched) is no state of the loop, so that the loop
@@ -45,9 +46,9 @@ class Paced:
     values = ()
     begun = False
 
+    @abstractmethod
     def fit(self, path: str | None = None) -> None:
         """Call `begin`."""
-        raise NotImplementedError
 
     def begin(self, train: Callable[[], Any]) -> None:
         """Train in a thread, up to the first pause."""

@@ -1,8 +1,11 @@
-"""Faulty loops that the audit was not mended with: one fault each. More in `held_out_more` and `held_out_last`.
+"""Faulty loops that were written without a look at the audit: one fault each. More in `held_out_more` and `_last`.
 
 They have nothing in common, as the loops of many users: what a fault loses lies in a deque, a closure, a class, a
 module, a sampler, an iterator. That each lost it, and nothing else, is proved without the audit. Sound ones are in
 `held_out_sound` and `held_out_sound_more`.
+
+The audit's first verdicts on them: 24 of 24 faulty loops reported, 19 with the lost state first; 11 of 12 sound ones
+passed. It was mended on the rest, so what `python -m parity_tests.zoo --held-out` prints now is no longer a first one.
 """
 
 import copy

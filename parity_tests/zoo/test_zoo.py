@@ -1,26 +1,14 @@
 """The audit names the lost state of every faulty loop first, and finds no fault in a sound one."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
 from parity_tests.zoo import proof  # noqa: E402 - after the skip
-from parity_tests.zoo.__main__ import cell_of_audit, summary  # noqa: E402
+from parity_tests.zoo.__main__ import summary  # noqa: E402
 from parity_tests.zoo.base import FAULTS, SOUND  # noqa: E402
 
 proof.registry()
-
-
-@pytest.fixture(scope="module")
-def cells(request):
-    """The audits of the loops that are asked for, two at once."""
-    names = [item.callspec.params["name"] for item in request.session.items
-             if item.path == request.path and hasattr(item, "callspec")]  # fmt: skip
-    pool = ThreadPoolExecutor(2)
-    yield {name: pool.submit(cell_of_audit, name) for name in names}
-    pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("name", FAULTS)
