@@ -325,7 +325,7 @@ def _train_step(
     """One step on the next window of samples, in micro-batches, which uses up the state: it is written over."""
     window = data_module.window_indices(order, state.data.consumed, config.batch_size * config.accumulation)
     model, training = state.model, state.mode == "train"
-    dropout = generator_from(state.rng.dropout)
+    dropout = generator_from(state.rng.dropout) if training and config.dropout else None
     scale = state.scaler.scale if isinstance(state.scaler, ScalerState) else 1.0
     loss: Array = np.zeros((), np.float32)
     grads: Arrays = {}
@@ -335,7 +335,7 @@ def _train_step(
         if config.noise and training:
             u = draw_noise(config.seed, state.data.epoch, samples, x.shape[1])
             x = x + (2 * u - 1) * np.float32(config.noise)
-        masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if training else []
+        masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if dropout else []
         passes: dict[str, Any] = {
             "training": training,
             "masks": masks,
@@ -372,7 +372,7 @@ def _train_step(
             )
         )
     position, order_state = data_module.advance(state.data, state.rng.order, len(data.labels), len(window), next_order)
-    rng = RngState(order_state, stream_state(dropout))
+    rng = RngState(order_state, stream_state(dropout) if dropout else state.rng.dropout)
     return state._replace(step=state.step + 1, rng=rng, data=position), record
 
 

@@ -386,7 +386,7 @@ def test_mode_eval_trains_with_running_statistics_and_keeps_them(pair, before, s
         ("step=state.step + 1, rng=rng", 'step=state.step + 1, mode="train", rng=rng'),
         ('state.mode == "train"', 'state.mode != "test"'),
         ("if config.noise and training:", "if config.noise:"),
-        ("config.dropout) if training else []", "config.dropout)"),
+        ("if training and config.dropout else None", "if config.dropout else None"),
     ],
 )
 def test_a_fault_in_the_mode_is_seen(old, new):
