@@ -496,6 +496,13 @@ class OwnFile(Everything):
     state_dict = load_state_dict = None  # type: ignore[assignment]
 
 
+class OnlySaves(Everything):
+    """Can write a file of its own, and reads none."""
+
+    def save(self, path: str) -> None:
+        raise AssertionError("who can load it?")
+
+
 class Raises(Everything):
     def step(self) -> State:
         if self.order.used == 12:

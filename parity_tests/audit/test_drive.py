@@ -164,6 +164,11 @@ def test_loads_are_checked(workers: Workers) -> None:
     assert "a state that is loaded and saved again differs: 'best'" in again
 
 
+def test_a_loop_that_writes_its_own_file_and_reads_none_is_audited_by_its_state_dict(workers: Workers) -> None:
+    report = audited(workers, "OnlySaves")
+    assert report.holds, report
+
+
 def test_a_loop_may_have_its_own_file(workers: Workers) -> None:
     report = audited(workers, "OwnFile")
     assert report.verdict == "bitwise", report
@@ -179,7 +184,7 @@ def test_a_loop_may_have_its_own_file(workers: Workers) -> None:
         ("CannotSave", "save after step 7", "Can't pickle local object"),
         ("CannotLoad", "load after step 7", "KeyError: 'nothing'"),
         ("CannotBeMade", "construct", "RuntimeError: no data"),
-        ("NoRun", "construct", "it lacks state_dict (or save), load_state_dict (or load)"),
+        ("NoRun", "construct", "it lacks state_dict, load_state_dict"),
         ("Nobody", "import", "has no attribute 'Nobody'"),
     ],
 )
@@ -320,7 +325,7 @@ def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.states._last", lambda path: "")
+    monkeypatch.setattr("torch_port.audit.states.last_name", lambda path: "")
 
 
 @pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])

@@ -1,24 +1,42 @@
 """Does a PyTorch training loop resume as if it had never stopped?
 
-    findings     what an audit found, as plain values
-    leaves       one state: digest, sample, distance, full value
-    observe      a run object as a map of its states
-    samples      what the DataLoaders deliver
-    trial        one run of the loop, as it is asked for
-    worker       the process that runs it
-    judge        are two runs equal after a stop?
-    checks       what a load does beyond its result
+All of the user's code runs in worker processes. The process of the audit has no torch:
+
     drive        one audit from the control to the report
+    workers      the worker processes, seen from here
     control      are two uninterrupted runs equal?
     stops        where the run is stopped
     resume       what one resume shows, and why
+    judge        are two runs equal after a stop?
     attribution  which lost states make the difference
     trials       runs with lost states put back
-    batches      what loaders delivered, kept and delivered again
+    causes       what was lost in words, and the line to add
     states       saved, restored, needed
     power        which losses would be caught
+    record       what a run left, made of leaves: digest, sample, distance
+    findings     what an audit found, as plain values
+    words        what a report says; report (terminal, JSON) and page (HTML) lay it out
 
-All of the user's code runs in worker processes.
+In a worker process:
+
+    worker       runs the loop, in a fork for each run
+    trial        one run of the loop, as it is asked for
+    observe      a run object as a map of its states, with functions, classes and hidden (what is looked into)
+    places       where a state lives, and expressions: what is written to reach it
+    values       the value of a state, remembered and in full
+    restore      values put where their paths point
+    samples      what the DataLoaders deliver, and batches: kept and delivered again
+    checks       what a load does beyond its result
+    unsaved      what no file can hold
+    draws        how far apart two states of a generator are
+
+Beside loops in Python:
+
+    script       a script as it is, by the files at its ends, and file_causes: what those tell
+    crash        a script that is killed at the file events of its saves
+    foreign      files of any origin: read, compared, inspected
+    commands     the verbs
+    plugin       the fixture for pytest
 """
 
 from collections.abc import Callable, Sequence

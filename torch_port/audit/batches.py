@@ -21,7 +21,7 @@ class Keeper:
         Path(folder).mkdir(parents=True, exist_ok=True)
 
     def keep(self, step: int, place: int, batch: Any) -> None:
-        """Keep one, the how manieth of its step; one that cannot be saved is passed over."""
+        """Keep one, by its place among those of its step; one that cannot be saved is passed over."""
         if step <= self.after or self.room <= 0 or batch is ENDED:
             return
         with suppress(Exception):  # of the user's classes

@@ -160,10 +160,7 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
         getter, setter = ("getstate", "setstate") if dtype == "random.Random" else ("get_state", "set_state")
         return f'save {own}.{getter}(), and call {own}.{setter}(state["{key}"]) last in load_state_dict'
     if kind == "position":
-        return (
-            "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
-            "after the load make the same order and skip that many"
-        )
+        return POSITION_ADVICE
     if kind == "samples":
         return (
             "save what the dataset and the sampler draw from or count; "
@@ -175,6 +172,10 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
     return f"save {code(path)}, and set it in load_state_dict{shared}"
 
 
+POSITION_ADVICE = (
+    "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
+    "after the load make the same order and skip that many"
+)
 WORDS_UNPROVED = "no state that can be put back makes the run equal: what differs lies outside of what the audit sees"
 MOST_LINES = 5  # of advice on what is suspected only
 HIDDEN_ADVICE = (

@@ -8,8 +8,9 @@ import torch
 
 from torch_port.audit.leaves import Leaf
 from torch_port.audit.observe import observe, walk
-from torch_port.audit.states import _last as last_name
+from torch_port.audit.states import last_name
 from torch_port.audit.values import GENERATORS, leaf
+from torch_port.audit.words import few
 
 SHOWN = 4  # names in a sentence
 
@@ -56,6 +57,7 @@ class Watched(dict[Any, Any]):
         return super().keys()
 
     def __iter__(self) -> Iterator[Any]:
+        """As a dict's; as it is one of its own, `dict(state)` asks for the keys and does not copy past them."""
         return super().__iter__()
 
 
@@ -184,5 +186,4 @@ def _same(a: Leaf | None, b: Leaf | None) -> bool:
 
 
 def _names(names: list[Any]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(repr(name) for name in names[:SHOWN]) + more
+    return few([repr(name) for name in names], SHOWN)

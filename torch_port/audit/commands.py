@@ -12,6 +12,7 @@ from numpy_ref.console import say, say_json, warn
 from torch_port.audit.crash import add_arguments as add_crash_arguments
 from torch_port.audit.crash import run_crash
 from torch_port.audit.findings import Report
+from torch_port.audit.stops import steps_of
 
 SUFFIXES = (".html", ".json")
 
@@ -139,7 +140,7 @@ def _check(options: argparse.Namespace) -> None:
         command = options.script if name == "--script" else options.resume
         if missing := [word for word in words if command is not None and word not in command]:
             raise ValueError(f"{name}: expected {' and '.join(missing)} in the command, found {command!r}")
-    beyond = [step for stop in options.at or () for step in _steps_of(stop) if step >= options.steps]
+    beyond = [step for stop in options.at or () for step in steps_of(stop) if step >= options.steps]
     if beyond:
         raise ValueError(f"--at: expected stops before the last of {options.steps} steps, found {beyond}")
     for path in options.report:
@@ -186,10 +187,6 @@ def _stops(text: str) -> list[Any]:
             raise argparse.ArgumentTypeError(f"expected steps in ascending order, found {part!r}")
         stops.append(numbers if len(numbers) > 1 else numbers[0])
     return stops
-
-
-def _steps_of(stop: Any) -> tuple[int, ...]:
-    return stop if isinstance(stop, tuple) else (stop,)
 
 
 def _seconds(text: str) -> float:

@@ -60,9 +60,10 @@ def _notes(session: "Session", a: Record, b: Record, plain: Record, saving: Reco
         path for path, one in a.at[0].items()
         if one.kind == "generator" and path in session.moving and b.at[0].get(path) != one
     )  # fmt: skip
-    if seeds and judge.floor_of(b, plain)[0] is not None:
+    equal = judge.floor_of(b, plain)[0] is None  # the two with one hash seed
+    if seeds and not equal:
         return [f"not seeded when the run is constructed: {', '.join(seeds)}"]
-    if judge.floor_of(b, plain)[0] is None:
+    if equal:
         if judge.floor_of(plain, saving)[0] is not None:
             return ["runs that do not save are equal: to save changes the run"]
         return [HASH_NOTE, HASH_ADVICE]

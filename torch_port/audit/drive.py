@@ -3,8 +3,8 @@
     first worker    the uninterrupted run A, which saves at every stop; half of the trials
     second worker   another hash seed: the run B, which never saves, and every resume
 
-A loop whose runs are equal with one hash seed only is resumed in the first worker. Both are forks of a process that has
-imported torch and the user's module, and nothing more.
+A loop whose runs are equal with one hash seed only is resumed in the first worker. Each run is a fork of a process that
+has imported torch and the user's module, and nothing more, or a new process where that cannot be.
 """
 
 import itertools

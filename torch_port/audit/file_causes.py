@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from torch_port.audit import foreign
+from torch_port.audit.causes import POSITION_ADVICE
 from torch_port.audit.findings import Difference, Stop
 
 SHOWN = 3  # changes in a sentence
@@ -23,8 +24,7 @@ LINES = {
     "optimizer": "save optimizer.state_dict(), and load it: optimizer.load_state_dict(...)",
     "generator": "save the state of each generator that is drawn from (torch.get_rng_state(), np.random.get_state(), "
     "random.getstate()), and set it last in the load",
-    "position": "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
-    "after the load make the same order and skip that many",
+    "position": POSITION_ADVICE,
     "counter": "save the step and the epoch, and go on from them",
     "scheduler": "if there is a scheduler: save scheduler.state_dict(), and load it after the optimizer's",
     "scaler": "if the loss is scaled: save scaler.state_dict(), and load it",

@@ -15,6 +15,10 @@ HIDDEN_OF_OPTIMIZERS = re.compile(
     r"|_step_count|_need_device.*|_params$|_numel_cache"
 )
 HIDDEN_OF_SCHEDULES = re.compile(r"_get_lr_called.*|_is_initial|verbose|.*lr_lambdas|anneal_func|mode_worse")
+HIDDEN_OF_LOADERS = re.compile(
+    r"_DataLoader.*|multiprocessing_context|_dataset_kind|_IterableDataset_.*|timeout|num_workers|pin_memory.*"
+    r"|prefetch_factor|drop_last|collate_fn|worker_init_fn|batch_size|in_order|persistent_workers"
+)
 UNSEEN = (
     *(type, types.ModuleType, types.GenericAlias, types.CodeType, re.Pattern),
     *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),

@@ -20,9 +20,9 @@ TELLING = (
     *("mode", "samples", "loss", "position", "generator", "schedule", "scaler", "buffer", "optimizer", "parameter"),
     *("other", "counter", "gradient"),
 )
-SHOWN = {"parameter", "buffer", "optimizer", "schedule", "scaler", "mode", "counter", "other"}  # by their values
 RESULTS = {"parameter", "buffer", "optimizer", "schedule", "scaler", "mode", "samples", "loss"}
 MARKS = {"counter", "other"}
+SHOWN = (RESULTS | MARKS) - {"samples", "loss"}  # by their values
 NO_RESULTS = ("_step_count", "_last_lr", "initial_lr", "num_bad_epochs_")
 
 

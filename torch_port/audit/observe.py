@@ -62,7 +62,7 @@ class Seen(NamedTuple):
     """What a walk found."""
 
     slots: dict[str, Slot]
-    objects: dict[str, Any]  # path -> container, for what must be created there
+    objects: dict[str, Any]  # path -> what stands there; a state that is not there yet is created in one of them
     opaque: tuple[str, ...]
     aliases: dict[str, str]  # second path -> first, of what is one object, or one memory
 
@@ -94,7 +94,7 @@ class _Walker:
         self.classes: dict[type, None] = {}  # those that were met, in their order
 
     def whole(self, run: Any) -> Seen:
-        for path, generator, _ in process_generators():
+        for path, generator in process_generators():
             self.at[id(generator)] = path
             self.objects[path] = generator
         self.visit("", run, 0, None)
@@ -104,8 +104,8 @@ class _Walker:
                 self.visit(f"globals.{name}", value, 1, in_dict(self.globals, name))
         self._all_later()
         self._all_classes()
-        for path, generator, put in process_generators():
-            self.add(path, "generator", generator, put)
+        for path, generator in process_generators():
+            self.add(path, "generator", generator, functools.partial(set_generator_state, generator))
         return Seen(self.slots, self.objects, tuple(self.opaque), self.aliases)
 
     def _all_later(self) -> None:
@@ -154,7 +154,7 @@ class _Walker:
         elif isinstance(value, np.ndarray):
             self.add(path, "other", value, into(value), group=self._top(path))
         elif isinstance(value, GENERATORS):
-            self.add(path, "generator", value, lambda state, g=value: set_generator_state(g, state))
+            self.add(path, "generator", value, functools.partial(set_generator_state, value))
         elif isinstance(value, torch.nn.Module):
             self._module(path, value, depth)
         elif isinstance(value, Optimizer):
@@ -165,7 +165,7 @@ class _Walker:
             for name, held, set_it in in_scaler(value) if value.is_enabled() else ():
                 self.add(_join(path, name), "scaler", held, set_it, group=path)
         elif isinstance(value, _BaseDataLoaderIter):
-            self._position(path, value, depth)
+            self._position(path, value)
         else:
             self._container(path, value, depth, put)
 
@@ -289,18 +289,17 @@ class _Walker:
                 state = optimizer.state.get(parameter, {})
                 self.objects[f"{path}//{name}"] = (optimizer, parameter)
                 for key, value in state.items():
-                    self._moment(path, str(key), name, value, optimizer.state[parameter], key)
+                    self._moment(f"{path}/{key}", name, value, state, key)
         self._attributes(path, optimizer, depth, HIDDEN_OF_OPTIMIZERS)
 
-    def _moment(self, path: str, shown: str, name: str, value: Any, state: Any, key: Any) -> None:
-        whole, entry = f"{path}/{shown}", in_dict(state, key)
-        put = into(value, entry) if isinstance(value, torch.Tensor) else entry
-        self.add(f"{whole}/{name}", "optimizer", value, put, group=whole, drop=lambda: state.pop(key, None))
+    def _moment(self, group: str, name: str, value: Any, state: Any, key: Any) -> None:
+        held = in_dict(state, key)
+        put = into(value, held) if isinstance(value, torch.Tensor) else held
+        self.add(f"{group}/{name}", "optimizer", value, put, group=group, drop=held.drop)
 
-    def _position(self, path: str, iterator: Any, depth: int) -> None:
+    def _position(self, path: str, iterator: Any) -> None:
         self.add(_join(path, "position"), "position", int(iterator._num_yielded), group=path)
-        for name in ("_base_seed",):
-            self.add(_join(path, name.strip("_")), "position", getattr(iterator, name, None), group=path)
+        self.add(_join(path, "base_seed"), "position", getattr(iterator, "_base_seed", None), group=path)
 
     def _frame(self, path: str, generator: Any, depth: int) -> None:
         frame = generator.gi_frame
@@ -326,13 +325,6 @@ class _Walker:
         for index, child in enumerate(inside):
             if isinstance(child, Iterator):
                 self.visit(f"{path}[{index}]", child, depth + 1, None)
-
-    def _cell(self, path: str, cell: Any, depth: int) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            return
-        self.visit(path, value, depth + 1, in_object(cell, "cell_contents"))
 
 
 def _join(path: str, name: str) -> str:

@@ -1,7 +1,6 @@
 """Where a state lives: how another value is put there."""
 
 import ast
-import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +9,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from torch_port.audit.hidden import HIDDEN_OF_LOADERS
 from torch_port.audit.values import PLAIN
 
-HIDDEN_OF_LOADERS = re.compile(
-    r"_DataLoader.*|multiprocessing_context|_dataset_kind|_IterableDataset_.*|timeout|num_workers|pin_memory.*"
-    r"|prefetch_factor|drop_last|collate_fn|worker_init_fn|batch_size|in_order|persistent_workers"
-)
 MISSING = object()
 
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_port.audit.findings import Failure
 from torch_port.audit.leaves import Leaf, leaf_from_plain
 
 
@@ -12,7 +11,7 @@ class Delivery(NamedTuple):
     """One batch as the loop got it, or the end of an iterator (`ids` is None and `digest` empty)."""
 
     loader: str
-    iterator: int  # the how manieth of the process
+    iterator: int  # its number in the process, from 0
     ids: Any
     digest: str
 
@@ -22,7 +21,6 @@ class Record:
 
     def __init__(self, path: str) -> None:
         whole = json.loads(Path(path).read_text())
-        self.failure = None if whole["failure"] is None else Failure(*whole["failure"])
         self.at: dict[int, dict[str, Leaf]] = {}
         self.groups: dict[str, str] = whole["groups"]
         self.facts: dict[str, Any] = whole["facts"]

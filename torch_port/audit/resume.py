@@ -9,7 +9,7 @@ from torch_port.audit.causes import HIDDEN_ADVICE, MOST_LINES, WORDS_UNPROVED, a
 from torch_port.audit.control import HASH_ADVICE
 from torch_port.audit.findings import Stop
 from torch_port.audit.record import Record
-from torch_port.audit.states import is_saved
+from torch_port.audit.states import all_of, is_saved
 from torch_port.audit.trials import Trials
 from torch_port.audit.workers import AuditFailed
 
@@ -134,7 +134,6 @@ def _saved(session: "Session", step: int) -> Callable[[Suspect], bool | None]:
         if facts is None or not one.paths:
             return None if facts is None else False
         here = session.a.at[step]
-        found = {is_saved(facts, path, here[path]) for path in one.paths if path in here} or {False}
-        return False if False in found else None if None in found else True
+        return all_of({is_saved(facts, path, here[path]) for path in one.paths if path in here} or {False})
 
     return saved

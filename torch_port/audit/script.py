@@ -27,6 +27,7 @@ from numpy_ref.equivalence import is_below
 from torch_port.audit import foreign
 from torch_port.audit.file_causes import differences, stop_of, worst
 from torch_port.audit.findings import Control, Difference, Failure, Report, State, Stop
+from torch_port.audit.stops import steps_of
 
 Tree = dict[str, foreign.Leaf]
 TIMEOUT = 600.0
@@ -69,7 +70,7 @@ def audit_script(
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         commands = _Commands(Path(folder), script, resume, timeout, allow)
         try:
-            found = _audit(commands, name, steps, [stop if isinstance(stop, tuple) else (stop,) for stop in at])
+            found = _audit(commands, name, steps, [steps_of(stop) for stop in at])
         except _Failed as failed:
             found = Report(name, steps, "failed", failure=failed.failure)
     return found._replace(seconds=time.perf_counter() - begun)

@@ -23,10 +23,8 @@ def states_of(session: "Session") -> tuple[State, ...]:
     rows = []
     for group, paths in groups.items():
         kind, moves = kinds[paths[0]], any(path in session.moving for path in paths)
-        if kind in (*judge.MARKS, "generator") and not moves:
+        if not moves and kind in (*judge.MARKS, "generator", "optimizer", "schedule", "scaler"):
             continue  # a setting, or a generator that is never drawn from
-        if kind in ("optimizer", "schedule", "scaler") and not moves:
-            continue  # settings too
         other = {
             path for step, record in session.records.items() for path in paths
             if a.at[step].get(path) != record.at[step].get(path)
@@ -43,11 +41,17 @@ def states_of(session: "Session") -> tuple[State, ...]:
 
 
 def _saved(session: "Session", paths: list[str]) -> bool | None:
+    """Whether all of these stand in the saved dict, at every stop."""
     saved = session.a.facts.get("saved", {})
     if not saved:
         return None
     found = {is_saved(facts, path, session.a.at[int(step)][path])
              for step, facts in saved.items() for path in paths if path in session.a.at[int(step)]}  # fmt: skip
+    return all_of(found)
+
+
+def all_of(found: set[bool | None]) -> bool | None:
+    """No where one answer is no; else not known (None) where one is not; else yes."""
     return False if False in found else None if None in found else True
 
 
@@ -67,10 +71,10 @@ def is_saved(facts: dict[str, str], path: str, one: Leaf) -> bool | None:
         return False
     if one.kind == "generator" or (one.shape and one.device and one.kind != "buffer"):
         return True
-    return True if _last(path) in map(_last, names) else None
+    return True if last_name(path) in map(last_name, names) else None
 
 
-def _last(path: str) -> str:
+def last_name(path: str) -> str:
     """The last name in a path; of an optimizer's, the name of its state."""
     if "/" in path:
         return path.split("/")[1].strip("_")

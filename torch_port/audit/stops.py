@@ -1,10 +1,16 @@
 """Where a run is stopped: as asked for, or chosen from what the uninterrupted run shows."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch_port.audit.record import Record
 
 Stops = list[tuple[int, ...]]
+
+
+def steps_of(stop: int | Sequence[int]) -> tuple[int, ...]:
+    """The steps of one run's stop, or of several."""
+    return (stop,) if isinstance(stop, int) else tuple(stop)
 
 
 def checked_stops(at: Any, steps: int) -> Stops:
@@ -13,7 +19,7 @@ def checked_stops(at: Any, steps: int) -> Stops:
     Raises:
         ValueError: none, or one that does not lie between the first step and the last but one.
     """
-    stops = [(stop,) if isinstance(stop, int) else tuple(stop) for stop in at]
+    stops = [steps_of(stop) for stop in at]
     wrong = [
         stop for stop in stops if list(stop) != sorted(set(stop)) or not stop or not 1 <= stop[0] <= stop[-1] < steps
     ]

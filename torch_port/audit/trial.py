@@ -57,6 +57,7 @@ class Trial:
         self.last: dict[str, Leaf] = {}
         self.deliveries: dict[int, list[Delivery]] = {}
         self.groups: dict[str, str] = {}
+        self.loaders: dict[int, str] = {}  # id -> path
         self.facts: dict[str, Any] = {"warnings": [], "opaque": []}
         self.recorder = Recorder(self._loader_name, spec.get("rest"), spec.get("keep"), spec.get("feed"))
 
@@ -68,7 +69,7 @@ class Trial:
         self.phase.enter("construct")
         self.run = self.factory()
         self._check_protocol()
-        seen = self._look("fresh")
+        seen = self._look()
         if step == 0:
             self._record(step, seen)
         if spec.get("load"):
@@ -80,9 +81,8 @@ class Trial:
             self.phase.leave()
             self._replace(fresh)
             self._measure_drift()
-            self._record(step, self._look("loaded"))
+            self._record(step, self._look())
         del seen  # it holds what the loop may replace, and so free, in its next step
-        self._save(step)
         while step < spec["steps"]:
             step += 1
             self.recorder.step = step
@@ -91,9 +91,10 @@ class Trial:
             losses = _losses(self.run.step())
             self.phase.leave()
             self.deliveries[step] = self.recorder.take()
-            seen = self._look("step")
+            seen = self._look()
             self._record(step, seen, losses, self.deliveries[step])
             self._save(step, seen)
+            self._dump(step, seen)
             del seen
 
     def write(self, record: Path, failure: Failure | None) -> None:
@@ -109,17 +110,20 @@ class Trial:
         partial.rename(record)
 
     def _check_protocol(self) -> None:
-        lacking = [name for name in ("step",) if not callable(getattr(self.run, name, None))]
-        for plain, own in (("state_dict", "save"), ("load_state_dict", "load")):
-            if not callable(getattr(self.run, plain, None)) and not callable(getattr(self.run, own, None)):
-                lacking.append(f"{plain} (or {own})")
+        wanted = ("step",) if self._has_own_file() else ("step", "state_dict", "load_state_dict")
+        lacking = [name for name in wanted if not callable(getattr(self.run, name, None))]
         if lacking:
             kind = type(self.run).__name__
             raise TypeError(
-                f"{kind}: a run needs step(), state_dict() and load_state_dict(state); it lacks {', '.join(lacking)}"
+                f"{kind}: a run needs step(), and state_dict() and load_state_dict(state) or save(path) and load(path); "
+                f"it lacks {', '.join(lacking)}"
             )
 
-    def _look(self, when: str) -> Seen:
+    def _has_own_file(self) -> bool:
+        """Whether the run writes and reads a file itself."""
+        return all(callable(getattr(self.run, name, None)) for name in ("save", "load"))
+
+    def _look(self) -> Seen:
         seen = walk(self.run, self.module)
         self.loaders = _loaders(seen)
         self.groups.update({path: slot.group for path, slot in seen.slots.items()})
@@ -140,9 +144,8 @@ class Trial:
         self.moments.append((step, changed, [path for path in self.last if path not in leaves]))
         self.last = leaves
 
-    def _save(self, step: int, seen: Seen | None = None) -> None:
-        path = self.spec.get("save", {}).get(str(step))
-        if path and step > self.spec["start"]:
+    def _save(self, step: int, seen: Seen) -> None:
+        if path := self.spec.get("save", {}).get(str(step)):
             self.phase.enter(f"save after step {step}")
             try:
                 self._write(step, path, seen)
@@ -150,8 +153,10 @@ class Trial:
                 note_unsaved(error)
                 raise
             self.phase.leave()
-        path = self.spec.get("dump", {}).get(str(step))
-        if path and seen is not None:
+
+    def _dump(self, step: int, seen: Seen) -> None:
+        """Every value in full, and what is needed to put one back or to say how."""
+        if path := self.spec.get("dump", {}).get(str(step)):
             values = {name: encode(state_of(slot.value), copy=False) for name, slot in seen.slots.items()
                       if slot.put is not None or slot.drop is not None}  # fmt: skip
             values["/lists"] = {name: encode(one, copy=False) for name, one in seen.objects.items()
@@ -169,9 +174,9 @@ class Trial:
                 for buffer in one._non_persistent_buffers_set
             ]  # fmt: skip
 
-    def _write(self, step: int, path: str, seen: Seen | None) -> None:
+    def _write(self, step: int, path: str, seen: Seen) -> None:
         """The user's own file, or the state_dict by torch.save."""
-        if callable(getattr(self.run, "save", None)):
+        if self._has_own_file():
             self.run.save(path)
             return
         state = self.run.state_dict()
@@ -179,17 +184,16 @@ class Trial:
         with suppress(RecursionError):  # it holds itself
             self._note_saved(step, state, seen)
 
-    def _note_saved(self, step: int, state: Any, seen: Seen | None) -> None:
+    def _note_saved(self, step: int, state: Any, seen: Seen) -> None:
         """The digests of all that the saved dict holds, and which tensors are of another type there."""
         from torch_port.audit.checks import digests, other_types
 
         self.facts.setdefault("saved", {})[step] = digests(state)
-        if seen is not None:
-            tensors = {path: slot.value for path, slot in seen.slots.items() if isinstance(slot.value, torch.Tensor)}
-            self.facts.setdefault("saved types", {})[step] = other_types(state, tensors, self.last)
+        tensors = {path: slot.value for path, slot in seen.slots.items() if isinstance(slot.value, torch.Tensor)}
+        self.facts.setdefault("saved types", {})[step] = other_types(state, tensors, self.last)
 
     def _load(self, path: str) -> None:
-        if callable(getattr(self.run, "load", None)) and callable(getattr(self.run, "save", None)):
+        if self._has_own_file():
             self.run.load(path)
             return
         state = self._read(path)
@@ -204,7 +208,7 @@ class Trial:
         """The file this audit wrote a moment ago; where weights_only refuses it, it says so and reads it whole.
 
         It holds the loop's own state, in a directory of the audit's own, and is read by a process that runs the loop's
-        code in any case. A file of any other origin is never read so: see `foreign.py`.
+        code in any case. A file of any other origin is never read so: see `foreign.read`.
         """
         try:
             return torch.load(path, weights_only=True)
@@ -260,8 +264,6 @@ class Trial:
                         self.facts.setdefault("drift", {})[path] = found.text
 
     def _loader_name(self, loader: Any) -> str:
-        if not hasattr(self, "loaders"):
-            self.loaders = {}
         if id(loader) not in self.loaders and hasattr(self, "run"):
             self.loaders = _loaders(walk(self.run, self.module))
         return self.loaders.get(id(loader), UNNAMED)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from torch_port.audit.values import PLAIN
+from torch_port.audit.words import few
 
 SHOWN = 4  # places in a sentence
 CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset)  # exactly these hold nothing but their items
@@ -111,9 +112,8 @@ def _sentence(found: list[Place], describe: Callable[[Any], tuple[str, str]]) ->
         said.setdefault(describe(value), []).append(path)
     parts = []
     for (what, remedy), paths in said.items():
-        more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
         verb = "is" if len(paths) == 1 else "each are"
-        parts.append(f"{', '.join(paths[:SHOWN])}{more} {verb} {what}: {remedy}")
+        parts.append(f"{few(paths, SHOWN)} {verb} {what}: {remedy}")
     return "; ".join(parts)
 
 

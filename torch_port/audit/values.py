@@ -3,7 +3,6 @@
 import hashlib
 import random  # noqa: TID251
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -82,17 +81,15 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def process_generators() -> list[tuple[str, Any, Callable[[Any], Any]]]:
-    """The generators of the process, each with its path and what sets it."""
-    found: list[tuple[str, Any, Callable[[Any], Any]]] = [
-        ("rng/python", random._inst, random.setstate),
-        ("rng/numpy", np.random.mtrand._rand, np.random.set_state),
-        ("rng/torch", torch.default_generator, torch.default_generator.set_state),
-    ]
+def process_generators() -> list[tuple[str, Any]]:
+    """The generators of the process, each with its path."""
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    for index, generator in enumerate(torch.cuda.default_generators if in_use else ()):
-        found.append((f"rng/cuda:{index}", generator, generator.set_state))
-    return found
+    return [
+        ("rng/python", random._inst),
+        ("rng/numpy", np.random.mtrand._rand),
+        ("rng/torch", torch.default_generator),
+        *((f"rng/cuda:{index}", one) for index, one in enumerate(torch.cuda.default_generators if in_use else ())),
+    ]
 
 
 def encode(value: Any, *, copy: bool = True) -> Any:

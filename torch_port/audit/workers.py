@@ -36,15 +36,15 @@ class Worker:
             env=environment, start_new_session=True,
         )  # fmt: skip
         self.lock = threading.Lock()
-        self.opening: dict[str, Any] | None = None
+        self.opening = False  # its import has not been waited for yet
         self.failure: Failure | None = None  # of the import
 
     def open(self, target: str, home: Path, limit: float) -> None:
         """Begin to import a target."""
         name = home / f"import-{self.process.pid}"
         self.limit = limit
-        self.opening = {"target": target, "limit": limit, "record": f"{name}.json", "output": f"{name}.output"}
-        self._send(self.opening)
+        self.opening = True
+        self._send({"target": target, "limit": limit, "record": f"{name}.json", "output": f"{name}.output"})
 
     def run(self, spec: dict[str, Any]) -> Record:
         """Run a request; its record.
@@ -56,7 +56,7 @@ class Worker:
             self._opened()
             spec = {"limit": self.limit, **spec}
             self._send(spec)
-            self._answer("run", spec)
+            self._answer("run")
         return Record(spec["record"])
 
     def leave(self) -> None:
@@ -67,11 +67,10 @@ class Worker:
 
     def _opened(self) -> None:
         """Wait for the import, once."""
-        if self.opening is not None:
-            opening, self.opening = self.opening, None
-            self.failure = None
+        if self.opening:
+            self.opening, self.failure = False, None
             try:
-                self._answer("import", opening)
+                self._answer("import")
             except AuditFailed as stopped:
                 self.failure = stopped.failure
         if self.failure is not None:
@@ -94,10 +93,11 @@ class Worker:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
-    def _answer(self, what: str, spec: dict[str, Any]) -> None:
+    def _answer(self, phase: str) -> None:
+        """Wait for the end of a request; `phase` says what it is, where the process has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = json.loads(line)["failure"] if line else Failure(what, "the worker process ended")
+        found = json.loads(line)["failure"] if line else Failure(phase, "the worker process ended")
         if found is not None:
             raise AuditFailed(Failure(*found))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torch_port.audit.crash import hook
 from torch_port.audit.crash.directory import copy, names_in
-from torch_port.audit.crash.disk import Event
+from torch_port.audit.crash.disk import Disk, Event
 
 _HOOK = Path(hook.__file__).parent
 
@@ -68,6 +68,10 @@ class Bench:
         place = self.folder / f"copy-{next(self.numbers)}"
         copy(source or self.pristine, place)
         return place
+
+    def disk(self) -> Disk:
+        """The directory as it was, to follow events on."""
+        return Disk(self.pristine, names_in(self.pristine))
 
     def run(self, place: Path, *, kill: int = -1, torn: int = -1, watched: bool = True, keep: bool = False) -> Ran:
         """Run the script to its end, or until its time is over.

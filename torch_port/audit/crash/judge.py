@@ -17,7 +17,7 @@ from shutil import rmtree
 from typing import NamedTuple
 
 from torch_port.audit.crash.bench import Bench
-from torch_port.audit.crash.directory import materialise, names_in, unlike
+from torch_port.audit.crash.directory import materialise, unlike
 from torch_port.audit.crash.disk import Disk, Event, State, digest
 from torch_port.audit.crash.points import CHANGES, published, shape, written
 from torch_port.audit.crash.reference import Reference
@@ -60,7 +60,7 @@ class Judge:
         self.bench, self.reference, self.restarts, self.may_lose = bench, reference, restarts, may_lose
         # Started anew, it does what the reference run did.
         anew = After(True, "", True, len(reference.saves), reference.ran.output, 1)
-        self.known = {digest(self._disk().visible()): anew}
+        self.known = {digest(bench.disk().visible()): anew}
 
     def all(self, chosen: list[int], jobs: int, progress: Callable[[str], None]) -> list[Trial]:
         """Every crash at these points, and a start after the end, in order."""
@@ -93,13 +93,10 @@ class Judge:
         finished = finished if finished < len(self.reference.saves) else 0  # else it does not resume
         return [self._trial(crash, self.known[crash.key], finished) for crash in crashes]
 
-    def _disk(self) -> Disk:
-        return Disk(self.bench.pristine, names_in(self.bench.pristine))
-
     def _crashes(self, chosen: list[int]) -> Iterator[tuple[Crash, Leave]]:
         """Each crash, and how what it leaves is made."""
         events, points = self.reference.ran.events, self.reference.points
-        disk, done = self._disk(), 0
+        disk, done = self.bench.disk(), 0
         seen: set[tuple[int, str]] = set()
         for number, point in enumerate(points):
             for event in events[done : point.start]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch_port.audit.crash.bench import Bench, Ran, Refused
 from torch_port.audit.crash.directory import names_in, unexplained, unlike, unlike_a_copy
-from torch_port.audit.crash.disk import Disk, Event, State
+from torch_port.audit.crash.disk import Event, State
 from torch_port.audit.crash.points import CHANGES, Point, points_of, saves_in, shape
 
 
@@ -44,7 +44,7 @@ def refer(bench: Bench, compare: Sequence[str], jobs: int, progress: Callable[[s
         except BaseException:
             bench.stop()
             raise
-    disk = Disk(bench.pristine, names_in(bench.pristine))
+    disk = bench.disk()
     for event in ran.events:
         disk.apply(event)
     last = disk.visible()

@@ -10,6 +10,7 @@ from numpy_ref.console import say
 from numpy_ref.tree import printable
 from torch_port.audit.crash.disk import Event
 from torch_port.audit.crash.points import shape
+from torch_port.audit.words import clean
 
 HOLDS, BROKEN, FAILED = 0, 1, 2
 RESUMED, LOST, NO_WAY_BACK = "resumed", "work lost", "no way back"
@@ -122,5 +123,4 @@ def print_report(report: Report) -> None:
 
 def _say(text: str, indent: str = "") -> None:
     """Lines as wide as a page; what a terminal would obey is shown instead."""
-    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    say(textwrap.fill(text, 118, initial_indent=indent, subsequent_indent=indent + "  "))
+    say(textwrap.fill(clean(text), 118, initial_indent=indent, subsequent_indent=indent + "  "))
