@@ -115,8 +115,8 @@ class Trial:
         if lacking:
             kind = type(self.run).__name__
             raise TypeError(
-                f"{kind}: a run needs step(), and state_dict() and load_state_dict(state) or save(path) and load(path); "
-                f"it lacks {', '.join(lacking)}"
+                f"{kind}: a run needs step(), and either state_dict() and load_state_dict(state) or save(path) and "
+                f"load(path); it lacks {', '.join(lacking)}"
             )
 
     def _has_own_file(self) -> bool:
