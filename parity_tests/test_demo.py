@@ -15,8 +15,9 @@ from numpy_ref.checkpoint import read_checkpoint, save_checkpoint
 from numpy_ref.container import CheckpointError
 from numpy_ref.data import load_data
 from numpy_ref.store import checkpoint_path
-from parity_tests.commands import call, python, strict_json
+from parity_tests.commands import ROOT, call, python, strict_json
 from parity_tests.implementations import EACH, IMPLEMENTATIONS, NO_TORCH
+from parity_tests.witnesses import with_fault
 
 LEFT_OUT = [
     "nothing",
@@ -314,7 +315,8 @@ def test_the_exit_status_is_1_when_one_outcome_is_wrong(whole, capsys, monkeypat
 
 
 def test_without_matplotlib_the_demo_works_and_says_what_the_figure_needs(whole, capsys, monkeypatch, tmp_path):
-    monkeypatch.delitem(sys.modules, "numpy_ref.figure", raising=False)
+    for module in ("numpy_ref.figure", "numpy_ref.drawing"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(demo, "run_demo", lambda *words: whole)
     answer = call(capsys, "demo", "--figure", tmp_path / "demo.svg")
@@ -361,16 +363,16 @@ def test_the_figure_is_a_valid_file_and_the_same_each_time(whole, tmp_path, endi
 
 
 def test_the_figure_shows_three_losses_every_distance_and_zero_as_a_line_of_its_own(whole, tmp_path, monkeypatch):
-    from numpy_ref import figure
+    from numpy_ref import drawing, figure
 
     drawn = []
 
-    class Kept(figure.Figure):
+    class Kept(drawing.Figure):
         def savefig(self, *words, **options):
             drawn.append(self)
             super().savefig(*words, **options)
 
-    monkeypatch.setattr(figure, "Figure", Kept)
+    monkeypatch.setattr(drawing, "Figure", Kept)
     figure.draw_demo(whole, tmp_path / "demo.svg")
     losses, distances = drawn[0].axes
     assert distances.get_yscale() == "log"
@@ -404,19 +406,30 @@ def test_the_figure_shows_three_losses_every_distance_and_zero_as_a_line_of_its_
         assert axes.get_ylabel()
 
 
-def test_the_labels_of_the_distances_do_not_lie_on_one_another(whole, tmp_path, monkeypatch):
+def test_no_text_of_the_figure_lies_on_another(whole, tmp_path, monkeypatch):
     from numpy_ref import figure
+    from parity_tests.drawings import crowded
 
-    drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *words, **options: drawn.append(self))
-    figure.draw_demo(whole, tmp_path / "demo.svg")
-    drawn[0].draw_without_rendering()
-    texts = [text for text in drawn[0].axes[1].texts if text.get_text().strip() in LEFT_OUT[2:]]
-    boxes = [text.get_window_extent() for text in texts]
-    middles = sorted((box.y0 + box.y1) / 2 for box in boxes)
-    letters = min(box.height for box in boxes)
-    assert len(texts) == len(LEFT_OUT) - 2
-    assert min(np.diff(middles)) > 0.8 * letters
+    close = with_fault(figure, "(high - low) / 18", "(high - low) / 40")
+    assert crowded(lambda: figure.draw_demo(whole, tmp_path / "demo.svg"), monkeypatch) == []
+    assert crowded(lambda: close.draw_demo(whole, tmp_path / "demo.svg"), monkeypatch) != []
+
+
+def test_the_figure_of_the_readme_is_the_one_drawn_now_legible_on_light_and_dark(whole, tmp_path):
+    from numpy_ref.figure import TITLE, draw_demo
+    from parity_tests.drawings import faults_of_colours, is_drawn_again, shown
+
+    for name, found in {"demo": whole, "other": whole._replace(outcomes=whole.outcomes[:-1])}.items():
+        draw_demo(found, tmp_path / f"{name}.svg")
+    committed = ROOT / "docs" / "demo.svg"
+    drawn, other = ((tmp_path / f"{name}.svg").read_text(encoding="utf-8") for name in ("demo", "other"))
+    assert is_drawn_again(committed, drawn)
+    assert not is_drawn_again(committed, other)
+    assert faults_of_colours(drawn) == []
+    title, text, *_ = shown(drawn)
+    assert title == TITLE
+    assert text.endswith("; ".join(f"{o.left_out}: {o.curve[-1][2]:.2g}" for o in whole.outcomes) + ".")
+    assert "(docs/demo.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_demo_leaves_no_checkpoint_behind(whole, capsys, monkeypatch, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref import optim
+from numpy_ref import drawing, optim
 from numpy_ref.cli import BROKEN, FAILED, HOLDS
 from numpy_ref.equivalence import largest_distance
 from numpy_ref.laws import follow
@@ -26,15 +26,13 @@ from numpy_ref.walk import commands, figures, resume, traps
 from numpy_ref.walk.resume import CONFIG, DIGEST, PLACES, STEPS, STOP, Walk, leaves_of, walk_through
 from numpy_ref.walk.traps import Trap
 from parity_tests.commands import ROOT, call, python, strict_json
+from parity_tests.drawings import SVG, crowded, faults_of_colours, is_drawn_again
 from parity_tests.implementations import EACH, NO_TORCH
 from parity_tests.witnesses import with_fault
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "walk.md").read_text(encoding="utf-8")
 NAMES = ["aliasing", "copied-generator", "half-written-file", "lost-t", "reshuffled-epoch"]  # as the issue lists them
-SVG = "{http://www.w3.org/2000/svg}"
-GROUNDS = ("#ffffff", "#0d1117")  # a light page and a dark one
-CONTRAST = 3.0  # WCAG 2.2, 1.4.11: of what is needed to understand a graphic
 
 
 @cache
@@ -312,39 +310,23 @@ def test_a_kill_leaves_the_temporary_behind_and_the_name_alone(tmp_path: Path) -
 # The figures
 
 
-def shown(svg: str) -> list[str]:
-    """All texts of a figure, its title and description first."""
-    root = ElementTree.fromstring(svg)
-    return [element.text or "" for tag in ("title", "desc", "text") for element in root.iter(SVG + tag)]
-
-
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The figures, made now."""
     return {trap.name: svg_of(trap, tmp_path_factory.mktemp("drawn")) for trap in walked(numpy_ref)[1]}
 
 
-def svg_of(trap: Trap, folder: Path, module: Any = figures) -> str:
-    module.draw_trap(trap, folder / "figure.svg")
+def svg_of(trap: Trap, folder: Path) -> str:
+    figures.draw_trap(trap, folder / "figure.svg")
     return (folder / "figure.svg").read_text(encoding="utf-8")
 
 
 def test_the_committed_figures_are_those_that_the_command_draws(drawn: dict[str, str]) -> None:
     assert sorted(path.name for path in DOCS.glob("walk-*.svg")) == sorted(f"walk-{name}.svg" for name in NAMES)
-    committed = {name: (DOCS / f"walk-{name}.svg").read_text(encoding="utf-8") for name in NAMES}
-    assert {name: shown(svg) for name, svg in committed.items()} == {name: shown(svg) for name, svg in drawn.items()}
-    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    if pinned is not None and importlib.metadata.version("matplotlib") == pinned[1]:  # others may set letters otherwise
-        assert {name: curves(svg) for name, svg in committed.items()} == {n: curves(svg) for n, svg in drawn.items()}
-
-
-def curves(svg: str) -> list[str]:
-    """The shapes of a figure, to whole points."""
-    root = ElementTree.fromstring(svg)
-    return [
-        re.sub(r"-?\d+(\.\d+)?", lambda number: f"{float(number[0]):.0f}", element.get("d") or "")
-        for element in root.iter(f"{SVG}path")
-    ]
+    for name, svg in drawn.items():
+        assert is_drawn_again(DOCS / f"walk-{name}.svg", svg)
+        other = drawn[NAMES[NAMES.index(name) - 1]]
+        assert not is_drawn_again(DOCS / f"walk-{name}.svg", other)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -384,12 +366,12 @@ DATA = {  # which numbers each figure's lines, points or bars show
 def test_a_figure_shows_the_numbers_of_its_trap(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
 
-    class Kept(figures.Figure):
+    class Kept(drawing.Figure):
         def savefig(self, *words: Any, **options: Any) -> None:
             kept.append(self)
             super().savefig(*words, **options)
 
-    monkeypatch.setattr(figures, "Figure", Kept)
+    monkeypatch.setattr(drawing, "Figure", Kept)
     trap = trap_named(name)
     svg_of(trap, tmp_path)
     lines = [line for axes in kept[0].axes for line in axes.get_lines() if len(line.get_xdata()) > 2]
@@ -413,53 +395,6 @@ def test_a_figure_shows_the_numbers_of_its_trap(name: str, tmp_path: Path, monke
     assert len(set(styles)) == len(styles)  # told apart without colours; bars stand in panels of their own
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of #rrggbb, WCAG 2.2."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
-
-
-def contrast(a: str, b: str) -> float:
-    low, high = sorted(map(luminance, (a, b)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def faults_of_colours(svg: str) -> list[str]:
-    """What is too pale or too dark on one of the grounds, half transparent, or fills the ground itself."""
-    root = ElementTree.fromstring(svg)
-    faults = [f"{word} in it" for word in ("opacity", "url(#h", "<image", "rgba") if word in svg]
-    named = {f"#{element.get('id')}": element for element in root.iter() if element.get("id")}
-    hidden = {child for each in root.iter(f"{SVG}clipPath") for child in each.iter()}
-    width = float(root.get("viewBox", "").split()[2])
-    drawn: list[tuple[Any, dict[str, str]]] = []
-
-    def visit(element: Any, inherited: dict[str, str]) -> None:
-        own = dict(pair.split(": ", 1) for pair in (element.get("style") or "").split("; ") if ": " in pair)
-        if element.tag == f"{SVG}use":
-            visit(named[element.get("{http://www.w3.org/1999/xlink}href")], inherited | own)
-        drawn.append((element, inherited | own))
-        for child in element if element.tag != f"{SVG}defs" else ():  # what is defined is drawn where it is used
-            visit(child, inherited | own)
-
-    visit(root, {})
-    for element, style in drawn:
-        if element in hidden or element.tag not in {SVG + tag for tag in ("path", "text", "rect", "circle", "line")}:
-            continue
-        fill, stroke = style.get("fill", "#000000"), style.get("stroke", "none")
-        places = re.findall(r"-?[\d.]+", element.get("d") or "")
-        if element.tag == f"{SVG}path" and len(places) <= 4:
-            fill = "none"  # a straight line has nothing to fill
-        for colour in {fill, stroke} - {"none"}:
-            worst = min(contrast(colour, ground) for ground in GROUNDS)
-            if worst < CONTRAST:
-                faults.append(f"{colour} of {element.tag}: {worst:.2f}")
-        across = [float(x) for x in places[::2]]
-        if fill != "none" and across and max(across) - min(across) >= width / 2:
-            faults.append(f"{fill} fills the ground")
-    return faults
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_colour_stands_out_from_a_light_page_and_from_a_dark_one(name: str, drawn: dict[str, str]) -> None:
     assert faults_of_colours(drawn[name]) == []
@@ -467,47 +402,27 @@ def test_every_colour_stands_out_from_a_light_page_and_from_a_dark_one(name: str
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("place", "name", "fault"),
     [
-        ('SOUND, TRAP = "#767676", "#1F7FBF"', 'SOUND, TRAP = "#767676", "#00008B"'),  # lost on a dark page
-        ('"#D55E00"', '"#F0E442"'),  # lost on a light one
-        ('= "#767676"', '= "#000000"'),
-        ('"savefig.facecolor": "none"', '"savefig.facecolor": "white"'),
-        ('"axes.facecolor": "none"', '"axes.facecolor": "#f8f8f8"'),
+        (figures, "SOUND", "#00008B"),  # lost on a dark page
+        (figures, "TRAP", "#F0E442"),  # lost on a light one
+        (figures, "TEXT", "#000000"),
+        (drawing.STYLE, "text.color", "#000000"),
+        (drawing.STYLE, "savefig.facecolor", "white"),
+        (drawing.STYLE, "axes.facecolor", "#f8f8f8"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_colour_that_is_lost_on_a_page_is_found(old: str, new: str, tmp_path: Path) -> None:
-    assert faults_of_colours(svg_of(trap_named("lost-t"), tmp_path, with_fault(figures, old, new))) != []
-
-
-def crowded(trap: Trap, folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any = figures) -> list[str]:
-    """Texts of a figure that lie on another text or go beyond the edge."""
-    from matplotlib.text import Text
-
-    kept: list[Any] = []
-    texts: list[Text] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(figures.Figure, "savefig", lambda self, *words, **options: kept.append(self))
-        svg_of(trap, folder, module)
-        patch.setattr(Text, "draw", lambda self, *words: texts.append(self))  # ticks beyond the axes are never drawn
-        kept[0].draw_without_rendering()
-    shown = [text for text in dict.fromkeys(texts) if text.get_visible() and text.get_text()]
-    boxes = {text: text.get_window_extent() for text in shown}
-    edge = kept[0].bbox
-    assert len(boxes) > 8  # or nothing was looked at
-    return [
-        text.get_text()
-        for text, box in boxes.items()
-        if box.x0 < edge.x0 or box.x1 > edge.x1 or box.y0 < edge.y0 or box.y1 > edge.y1
-        or any(box.overlaps(there) for other, there in boxes.items() if other is not text)
-    ]  # fmt: skip
+def test_a_colour_that_is_lost_on_a_page_is_found(place, name: str, fault: str, tmp_path: Path, monkeypatch) -> None:
+    (monkeypatch.setitem if isinstance(place, dict) else monkeypatch.setattr)(place, name, fault)
+    assert faults_of_colours(svg_of(trap_named("lost-t"), tmp_path)) != []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_text_lies_on_another_or_beyond_the_edge(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert crowded(trap_named(name), tmp_path, monkeypatch) == []
-    large = with_fault(figures, '"font.size": 9', '"font.size": 24')
-    assert crowded(trap_named(name), tmp_path, monkeypatch, large) != []
+    assert crowded(lambda: svg_of(trap_named(name), tmp_path), monkeypatch) == []
+    monkeypatch.setitem(drawing.STYLE, "font.size", 24)
+    assert crowded(lambda: svg_of(trap_named(name), tmp_path), monkeypatch) != []
 
 
 # The command
@@ -528,7 +443,8 @@ def test_the_command_writes_the_figures_and_its_json_says_all(capsys, tmp_path: 
 
 
 def test_without_matplotlib_the_walk_works_and_figures_are_refused_before_it(capsys, monkeypatch, tmp_path) -> None:
-    monkeypatch.delitem(sys.modules, "numpy_ref.walk.figures")
+    for module in ("numpy_ref.walk.figures", "numpy_ref.drawing"):
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(commands, "walk_through", None)
     answer = call(capsys, "walk", "--figures", tmp_path / "new")

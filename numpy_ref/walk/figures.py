@@ -1,51 +1,22 @@
-"""The traps' figures. Needs matplotlib, from the `cli` extra; imported only when a figure is drawn.
+"""The traps' figures. Needs matplotlib, from the `cli` extra; imported only when a figure is drawn."""
 
-They lie on the page's own ground, light or dark: nothing is filled behind them, every colour stands out from white and
-from near-black, and what a colour says is said by dashes, shapes or places too. The file has its title and text inside.
-"""
-
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from numpy_ref.durable import replace_file
+from numpy_ref.drawing import SOUND, TEXT, TRAP, drawing
 from numpy_ref.walk.resume import STOP
 from numpy_ref.walk.traps import NEW, OLD, REFUSED, Trap
 
-TEXT, SOUND, TRAP = "#767676", "#1F7FBF", "#D55E00"
-STYLE: dict[str, Any] = {
-    "svg.hashsalt": "walk",
-    "svg.fonttype": "none",  # texts stay texts
-    "font.size": 9,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-} | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT)  # fmt: skip
-
 
 def draw_trap(trap: Trap, path: Path) -> None:
-    """Write a trap's figure, an SVG; the same numbers make the same bytes."""
-    with style.context(["default", STYLE]), io.StringIO() as file:
-        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
+    """Write a trap's figure, an SVG."""
+    with drawing(path, (6.4, 2.8), trap.title, trap.text) as figure:
         DRAWINGS[trap.name](figure, trap.numbers)
-        bare = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", metadata={"Title": trap.title} | bare)
-        text = file.getvalue()
-    text = text.replace("<svg ", '<svg role="img" aria-labelledby="title desc" ', 1)
-    text = text.replace("<title>", '<title id="title">', 1)
-    text = text.replace("</title>", f'</title>\n <desc id="desc">{escape(trap.text)}</desc>', 1)
-    with replace_file(path) as target:
-        target.write(text.encode())
 
 
 def _draw_aliasing(figure: Figure, numbers: dict[str, list[Any]]) -> None:
