@@ -12,7 +12,9 @@ import pytest
 import numpy_ref
 from numpy_ref.cli import main
 
-ROOT = Path(numpy_ref.__file__).parent.parent
+ROOT = Path(numpy_ref.__file__).parent.parent  # where the packages are, installed or not
+SOURCES = Path(__file__).parent.parent  # where these tests are, with README and docs
+PATHS = os.pathsep.join(map(str, dict.fromkeys((ROOT, SOURCES))))
 
 
 class Answer(NamedTuple):
@@ -47,6 +49,6 @@ def strict_json(text: str) -> Any:
 
 def python(*words: object, cwd: Path, stdout: Any = subprocess.PIPE, **environment: str) -> Any:
     """Run Python on this package in a process of its own, standard output buffered as users have it."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "COLUMNS": "120"} | environment
+    env = os.environ | {"PYTHONPATH": PATHS, "PYTHONUNBUFFERED": "", "COLUMNS": "120"} | environment
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)

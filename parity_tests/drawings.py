@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from parity_tests.commands import ROOT
+from parity_tests.commands import SOURCES
 
 SVG = "{http://www.w3.org/2000/svg}"
 GROUNDS = ("#ffffff", "#0d1117")  # a light page and a dark one
@@ -21,7 +21,7 @@ CONTRAST = 3.0  # WCAG 2.2, 1.4.11: of what is needed to understand a graphic
 def is_drawn_again(committed: Path, drawn: str) -> bool:
     """Whether a committed figure is the one drawn now: its texts; with the pinned matplotlib, its shapes too."""
     kept = committed.read_text(encoding="utf-8")
-    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = re.search(r"^matplotlib==(.*)$", (SOURCES / "constraints.txt").read_text(), re.MULTILINE)
     same = (
         pinned is not None and importlib.metadata.version("matplotlib") == pinned[1]
     )  # others may set letters otherwise

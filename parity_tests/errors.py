@@ -17,7 +17,7 @@ import numpy_ref
 from numpy_ref import store
 from numpy_ref.durable import DISK, Disk
 from numpy_ref.equivalence import digest
-from parity_tests.commands import ROOT
+from parity_tests.commands import SOURCES
 from parity_tests.crash import ONE, RUN, opened, runs
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT, errno.EINTR)
@@ -193,7 +193,7 @@ def in_a_process(limit: str, name: str, root: Path) -> dict[str, Any] | None:
         if shutil.which("unshare") is None:
             return None
         command = ["unshare", "--user", "--map-root-user", "--mount", *command]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, timeout=120)
     if done.returncode != 0 and ("unshare" in done.stderr or "'mount'" in done.stderr):
         return None
     if done.returncode != 0:

@@ -15,7 +15,7 @@ from numpy_ref.checkpoint import read_checkpoint, save_checkpoint
 from numpy_ref.container import CheckpointError
 from numpy_ref.data import load_data
 from numpy_ref.store import checkpoint_path
-from parity_tests.commands import ROOT, call, python, strict_json
+from parity_tests.commands import SOURCES, call, python, strict_json
 from parity_tests.implementations import EACH, IMPLEMENTATIONS, NO_TORCH
 from parity_tests.witnesses import with_fault
 
@@ -421,7 +421,7 @@ def test_the_figure_of_the_readme_is_the_one_drawn_now_legible_on_light_and_dark
 
     for name, found in {"demo": whole, "other": whole._replace(outcomes=whole.outcomes[:-1])}.items():
         draw_demo(found, tmp_path / f"{name}.svg")
-    committed = ROOT / "docs" / "demo.svg"
+    committed = SOURCES / "docs" / "demo.svg"
     drawn, other = ((tmp_path / f"{name}.svg").read_text(encoding="utf-8") for name in ("demo", "other"))
     assert is_drawn_again(committed, drawn)
     assert not is_drawn_again(committed, other)
@@ -429,7 +429,7 @@ def test_the_figure_of_the_readme_is_the_one_drawn_now_legible_on_light_and_dark
     title, text, *_ = shown(drawn)
     assert title == TITLE
     assert text.endswith("; ".join(f"{o.left_out}: {o.curve[-1][2]:.2g}" for o in whole.outcomes) + ".")
-    assert "(docs/demo.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/demo.svg)" in (SOURCES / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_demo_leaves_no_checkpoint_behind(whole, capsys, monkeypatch, tmp_path):

@@ -25,12 +25,12 @@ from numpy_ref.tree import copy_tree, flatten, map_leaves
 from numpy_ref.walk import commands, figures, resume, traps
 from numpy_ref.walk.resume import CONFIG, DIGEST, PLACES, STEPS, STOP, Walk, leaves_of, walk_through
 from numpy_ref.walk.traps import Trap
-from parity_tests.commands import ROOT, call, python, strict_json
+from parity_tests.commands import SOURCES, call, python, strict_json
 from parity_tests.drawings import SVG, crowded, faults_of_colours, is_drawn_again
 from parity_tests.implementations import EACH, NO_TORCH
 from parity_tests.witnesses import with_fault
 
-DOCS = ROOT / "docs"
+DOCS = SOURCES / "docs"
 PAGE = (DOCS / "walk.md").read_text(encoding="utf-8")
 NAMES = ["aliasing", "copied-generator", "half-written-file", "lost-t", "reshuffled-epoch"]  # as the issue lists them
 
