@@ -11,6 +11,8 @@ operation is off by at most U times its result, and a sum of n products, in any 
 times the sum of their sizes (Higham 2002, section 3.1); factors 1 + n U are left out. So a bound takes every rounding
 at its largest and all of one sign, where real ones are smaller and cancel. Where a machine may use less than a
 hundredth of an allowance, the row names in `loose` the term that is to blame.
+
+Long, for it is one table, which is read as a whole, with the derivations of its allowances above it.
 """
 
 import os
@@ -555,7 +557,20 @@ def _native_part(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """What the bits of native arithmetic may depend on, as JSON values; recorded in every checkpoint."""
+    """What the bits of native arithmetic may depend on, as JSON values; recorded in every checkpoint.
+
+    Returns:
+        The versions of Python, NumPy and its BLAS; the system, the machine and its processor, the instruction sets that
+        NumPy found there, and how many processors this process may use; and the variables, of those that are set, by
+        which threads and kernels are chosen. No name of a person, a host or a path.
+
+    Mirror:
+        `torch_port.environment` has the same, and torch's part under "torch".
+
+    Example:
+        >>> sorted(environment())
+        ['blas', 'cpus', 'kernels', 'machine', 'numpy', 'processor', 'python', 'simd', 'system', 'threads']
+    """
     config: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
     blas = config["Build Dependencies"]["blas"]
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -1,4 +1,4 @@
-"""What the commands print: lines, tables, JSON and progress.
+"""What the commands print, lines, tables, JSON and progress, and the verdict that is their exit status.
 
 Tables are plain text; on a terminal, and with the `cli` extra, rich draws them.
 """
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from numpy_ref.train import StepRecord
+
+HOLDS, BROKEN, FAILED = 0, 1, 2  # the verdict holds, it does not, wrong usage or a refusal by the system
 
 
 class OutputLost(Exception):

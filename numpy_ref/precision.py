@@ -8,6 +8,8 @@ shrinks whenever a gradient overflows, and that update is skipped; it grows afte
                 -> scaler_step
 
 bfloat16 has the range of float32 and needs no scale. NumPy lacks it: its numbers are carried in float32 arrays.
+
+Long, for the formats, the scale and its inverse are one chain, and each function says what torch does there.
 """
 
 from collections.abc import Iterable, Mapping

@@ -44,7 +44,7 @@ from numpy_ref.model import parameters
 from numpy_ref.train import init_run, train_n_steps
 from numpy_ref.tree import flatten
 from parity_tests.strategies import run_configs, small_data
-from parity_tests.witnesses import with_fault
+from parity_tests.witnesses import package_with_fault
 
 GPT2_PARAMETERS = 124_337_664
 GPT2_FORWARD = 291_648_307_200
@@ -516,8 +516,8 @@ def measured_law(impl: Any) -> None:
 
 FAULTS = [
     ("gradient of the last element not counted", bytes_law, "n * gradient,", "(n - 1) * gradient,"),
-    ("scalar counted as nothing", bytes_law, "sum(map(math.prod, _shapes(where, shapes)))",
-     "sum(bool(shape) * math.prod(shape) for shape in _shapes(where, shapes))"),
+    ("scalar counted as nothing", bytes_law, "sum(map(math.prod, checked_shapes(where, shapes)))",
+     "sum(bool(shape) * math.prod(shape) for shape in checked_shapes(where, shapes))"),
     ("one moment too few", bytes_law, "n * moments * moment,", "n * (moments - 1) * moment,"),
     ("activations in the width of parameters", bytes_law, "kept * activation,", "kept * parameter,"),
     ("no primary copy", bytes_law, "n * primary)", "0)"),
@@ -542,7 +542,7 @@ FAULTS = [
      "if self.measured is None else (self.difference or self.measured) =="),
     ("a term counted as one operation", step_law, "return 2 * self.m", "return self.m"),
     ("repeated products counted once", step_law, "* self.k * self.n * self.times", "* self.k * self.n"),
-    ("attention left out", step_law, 'forward = _size("forward_flops: attention", attention)', "forward = 0"),
+    ("attention left out", step_law, 'forward = checked_size("forward_flops: attention", attention)', "forward = 0"),
     ("shapes that do not chain", chain_law, "if after[0] != before[1]:", "if False:"),
     ("tied head counted twice", gpt2_law, '"wpe": (context, d)}', '"wpe": (context, d), "head": (vocabulary, d)}'),
     ("one product of attention", gpt2_law, "return 2 * Product(context,", "return Product(context,"),
@@ -565,7 +565,7 @@ FAULTS = [
 @pytest.mark.parametrize(("name", "law", "old", "new"), FAULTS, ids=[name for name, *_ in FAULTS])
 def test_a_fault_is_caught(name: str, law: Any, old: str, new: str) -> None:
     law(accounting)
-    mutant: ModuleType = with_fault(accounting, old, new)
+    mutant: ModuleType = package_with_fault(accounting, old, new)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         law(mutant)
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +32,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises import EXERCISES
 from numpy_ref.train import init_run
-from parity_tests.commands import ROOT
+from parity_tests.commands import ROOT, SOURCES
 from parity_tests.mutants import losing, resuming
 from parity_tests.strategies import small_data
 from parity_tests.witnesses import with_fault
@@ -43,13 +44,13 @@ JUDGES |= {"assert_array_almost_equal", "assert_array_max_ulp", "assert_array_al
 OF_TOLERANCES = ("test_equivalence.py", "test_grader.py", "test_boundary.py")
 
 
-JUDGED = [path for path in sorted((ROOT / "parity_tests").glob("**/*.py")) if path.name not in OF_TOLERANCES]
+JUDGED = [path for path in sorted((SOURCES / "parity_tests").glob("**/*.py")) if path.name not in OF_TOLERANCES]
 
 
 def fault_of_evidence(row):
     """What is wrong with the evidence of a row, "" if nothing is."""
     file, separator, name = row.evidence.partition("::")
-    path = ROOT / file
+    path = SOURCES / file
     if not separator or not path.is_file():
         return f"{row.name}: no file {file}"
     tests = {f.name: f for f in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(f, ast.FunctionDef)}
@@ -432,33 +433,42 @@ def test_a_probability_is_judged_by_the_rate_of_false_alarms(measures):
     assert [measures.judge(row, measures.Chance(p, "seen")).holds for p in (0.011, 0.01, 0.0)] == [True, False, False]
 
 
-FAULTS = {  # of a row: the module that its measurement goes through, and what is written wrongly there
-    "stock rand": ("reference_rng", "np.uint32(2**24 - 1)", "np.uint32(2**23 - 1)"),
-    "stock randperm": ("reference_rng", "max(n - 1, 0))", "max(n - 1, 0))[::-1]"),
-    "stock randint": ("reference_rng", "if high < _TWO_WORD_RANGE", "if high <= _TWO_WORD_RANGE"),
-    "stock bernoulli": ("reference_rng", "uniform < np.float32(p)", "uniform > np.float32(p)"),
-    "stock DataLoader": ("reference_rng", "max(n - 1, 0))", "max(n - 1, 0))[::-1]"),
-    "streams": ("rng", "torch.randint(0, high", "torch.randint(1, high + 1"),
-    "stock StepLR": ("reference_optim", "rate = rate * gamma", "rate = learning_rate * gamma ** (tick // step_size)"),
-    "stock GradScaler": ("precision", "backoff_factor), 0)", "backoff_factor), state.growth_tracker)"),
-    "gradients": ("reference_model", "grad = np.where(layer.z <= 0, real(0), grad)", "grad = grad + 0"),
-    "exact steps": ("optim", "change = m /", "change = (m + 2.0**-10 * (m.dtype == torch.float32)) /"),
+FAULTS = {  # of a row: where its measurement goes through a module, and what is written wrongly there
+    "stock rand": (("stock", "reference_rng"), "np.uint32(2**24 - 1)", "np.uint32(2**23 - 1)"),
+    "stock randperm": (("stock", "reference_rng"), "max(n - 1, 0))", "max(n - 1, 0))[::-1]"),
+    "stock randint": (("stock", "reference_rng"), "if high < _TWO_WORD_RANGE", "if high <= _TWO_WORD_RANGE"),
+    "stock bernoulli": (("stock", "reference_rng"), "uniform < np.float32(p)", "uniform > np.float32(p)"),
+    "stock DataLoader": (("sides", "reference_rng"), "max(n - 1, 0))", "max(n - 1, 0))[::-1]"),
+    "streams": (("runs", "rng"), "torch.randint(0, high", "torch.randint(1, high + 1"),
+    "stock StepLR": (
+        ("stock", "reference_optim"),
+        "rate = rate * gamma",
+        "rate = learning_rate * gamma ** (tick // step_size)",
+    ),
+    "stock GradScaler": (("stock", "precision"), "backoff_factor), 0)", "backoff_factor), state.growth_tracker)"),
+    "gradients": (
+        ("mathematics", "reference_model"),
+        "grad = np.where(layer.z <= 0, real(0), grad)",
+        "grad = grad + 0",
+    ),
+    "exact steps": (("mathematics", "optim"), "change = m /", "change = (m + 2.0**-10 * (m.dtype == torch.float32)) /"),
 }
 
 
 @pytest.mark.parametrize("row", FAULTS)
 def test_a_fault_breaks_the_measured_row(measures, monkeypatch, row):
-    module, old, new = FAULTS[row]
-    monkeypatch.setattr(measures, module, with_fault(getattr(measures, module), old, new))
+    (place, module), old, new = FAULTS[row]
+    room = import_module(f"{measures.__name__}.{place}")
+    monkeypatch.setattr(room, module, with_fault(getattr(room, module), old, new))
     assert measures.measure(row_named(row)).holds is False
 
 
 def test_a_resume_that_loses_a_state_breaks_the_rows_of_full_resumes(measures, monkeypatch):
-    forgetful = {impl.__name__: resuming(impl, losing("rng/order")) for impl in measures.PACKAGES}
+    forgetful = {impl.__name__: resuming(impl, losing("rng/order")) for impl in measures.runs.PACKAGES}
     for name, impl in forgetful.items():
         impl.__name__ = name
-        monkeypatch.setattr(measures, name, impl)
-    monkeypatch.setattr(measures, "PACKAGES", list(forgetful.values()))
+        monkeypatch.setattr(measures.runs, name, impl)
+    monkeypatch.setattr(measures.runs, "PACKAGES", list(forgetful.values()))
     rows = ["full resume", "full resume, port", "full resume, native", "saved in one, resumed in the other"]
     assert [measures.measure(row_named(row)).holds for row in rows] == [False] * 4
 
@@ -474,14 +484,14 @@ def test_a_native_port_breaks_the_row_of_the_two_packages(measures, monkeypatch)
 
     monkeypatch.setattr(train, "arithmetic_named", lambda name: arithmetic.NATIVE)
     assert measures.measure(row_named("NumPy against the port")).holds is False
-    monkeypatch.setattr(measures, "reference_arithmetic", np)
+    monkeypatch.setattr(measures.machines, "reference_arithmetic", np)
     assert measures.measure(row_named("batch")).holds is False
 
 
 def test_variants_are_named_and_where_no_bit_differs_nothing_was_exercised(measures, monkeypatch):
     usual, others = {"w": np.ones(3, np.float32)}, {"w": np.full(3, 1 + 2.0**-20, np.float32)}
     states = {"as it is": usual, "2 threads": usual, "other kernels": others}
-    monkeypatch.setattr(measures.variants, "short_run_states", lambda package: states)
+    monkeypatch.setattr(measures.machines.variants, "short_run_states", lambda package: states)
     row = row_named("kernels and instruction sets, native, port")
     found = measures.measure(row)
     assert (found.holds, found.note) == (True, "torch_port with other kernels")
@@ -499,9 +509,9 @@ def test_variants_are_named_and_where_no_bit_differs_nothing_was_exercised(measu
 @pytest.mark.parametrize("row", ["threads, port", "kernels and instruction sets"])
 def test_a_digest_that_differs_breaks_the_row_of_its_variants(measures, monkeypatch, row):
     names = {name for package in ("numpy_ref", "torch_port")
-             for group in measures.variants.variants(package).values() for name in group}  # fmt: skip
+             for group in measures.machines.variants.variants(package).values() for name in group}  # fmt: skip
     digests = dict.fromkeys(names, demo.DIGEST)
-    monkeypatch.setattr(measures.variants, "demo_digests", lambda package, arithmetic: digests)
+    monkeypatch.setattr(measures.machines.variants, "demo_digests", lambda package, arithmetic: digests)
     assert measures.measure(row_named(row)).holds
     digests["4 threads" if "threads" in row else "together"] = "0" * 64
     assert measures.measure(row_named(row)).holds is False

@@ -21,10 +21,11 @@ import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref import cli, durable, store
+from numpy_ref import cli, console, durable, store
 from numpy_ref import train as training
 from numpy_ref.boundary import ROWS, row_named
 from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint, save_weights
+from numpy_ref.cli.options import SIZES
 from numpy_ref.config import RunConfig
 from numpy_ref.container import write_container
 from numpy_ref.data import load_data
@@ -152,7 +153,7 @@ def test_every_help_has_an_example_that_the_command_accepts(capsys, monkeypatch,
     answer = call(capsys, verb, "--help", impl=impl)
     assert answer.status == 0
     (words,) = re.findall(rf"^Example: python -m {impl.__name__} (.*)$", answer.out, re.MULTILINE)
-    options = cli._parser(impl).parse_args(shlex.split(words))
+    options = cli.parser_of(impl).parse_args(shlex.split(words))
     assert options.verb == verb
 
 
@@ -333,7 +334,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_beside_it(train, tmp_pat
             further.set()
 
     monkeypatch.setattr(durable.Disk, "fsync", fsync)
-    monkeypatch.setattr(cli.Progress, "show", show)
+    monkeypatch.setattr(console.Progress, "show", show)
     assert train(8, "--every", 4, "--background").status == 0
     assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in (4, 8)]
 
@@ -1037,10 +1038,10 @@ def test_account_offers_the_settings_that_its_numbers_depend_on_and_refuses_the_
     assert "settings of the run that its bytes and operations depend on:" in out
     assert "resumed" not in out
     for name, (_, words) in SETTINGS.items():
-        assert (f"--{name.replace('_', '-')}" in out) == (name in cli.SIZES)
+        assert (f"--{name.replace('_', '-')}" in out) == (name in SIZES)
         answer = call(capsys, "account", "--data", small, "--precision", "float32", *words)
         assert (answer.status == 2 and f"unrecognized arguments: {' '.join(words)}" in answer.err) == (
-            name not in cli.SIZES
+            name not in SIZES
         )
 
 

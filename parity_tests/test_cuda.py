@@ -390,7 +390,7 @@ def test_the_rows_of_cuda_are_asked_for_and_their_verdict_is_the_status(monkeypa
 
 
 def test_every_row_of_cuda_is_measured_and_holds(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measures, "_on_cuda", lambda: device)  # so that the measuring itself runs everywhere
+    monkeypatch.setattr(measures.machines, "_on_cuda", lambda: device)  # so that the measuring itself runs everywhere
     found = list(torch_port.check_boundary(cuda_rows.NAMES))
     assert [result.row for result in found] == cuda_rows.NAMES
     assert all(result.holds for result in found), found

@@ -23,9 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numpy_ref
-from numpy_ref import cli, interrupt, store
+from numpy_ref import interrupt, store
 from numpy_ref.checkpoint import read_checkpoint
-from numpy_ref.cli import main
+from numpy_ref.cli import main, training
 from numpy_ref.equivalence import digest
 from numpy_ref.interrupt import STATUS, Interruption
 from numpy_ref.store import checkpoint_path
@@ -363,7 +363,7 @@ def test_a_signal_at_any_moment_of_training_loses_nothing(
 
 def _late(handler: Any) -> Any:
     """A command that, having told of its stop, does one thing more."""
-    real = cli._report_stop
+    real = training._report_stop
 
     def report(impl: Any, run: Any, *rest: Any) -> int:
         handler(impl, run, *rest)
@@ -389,11 +389,11 @@ def _ended(*arguments: Any) -> None:
 
 MUTANTS = {
     "flag ignored": (Interruption, "__call__", lambda self: False),
-    "save skipped": (cli, "_saving", _saving_every_so_often),
-    "saved twice": (cli, "_report_stop", _late(lambda impl, run, path, *rest: impl.save_checkpoint(path, run))),
+    "save skipped": (training, "_saving", _saving_every_so_often),
+    "saved twice": (training, "_report_stop", _late(lambda impl, run, path, *rest: impl.save_checkpoint(path, run))),
     "step not finished": (Interruption, "_handle", _ended),
     "handlers not put back": (Interruption, "__exit__", lambda self, *error: None),
-    "success told": (cli, "STATUS", dict.fromkeys(STATUS, 0)),
+    "success told": (training, "STATUS", dict.fromkeys(STATUS, 0)),
     "not handled": (Interruption, "__enter__", lambda self: self),
     "nothing noted": (Interruption, "_handle", lambda self, number, frame: None),
 }

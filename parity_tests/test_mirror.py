@@ -22,6 +22,7 @@ from parity_tests.witnesses import with_fault
 SIGNATURES = {
     "arithmetic",
     "rng",
+    "noise",
     "precision",
     "train",
     "checkpoint",

@@ -6,6 +6,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def faults_of_versions(text: str, version: str, digest: str) -> list[str]:
     faults = [] if headings == len(found) else ["a version without a digest"]
     if found[:1] != [(tuple(map(int, version.split("."))), digest)]:
         faults.append(f"the newest is not {version} with {digest}")
-    for (new, after), (old, before) in zip(found, found[1:], strict=False):
+    for (new, after), (old, before) in pairwise(found):
         if new <= old:
             faults.append(f"{new} does not follow {old}")
         breaking = 0 if old[0] else 1

@@ -2,6 +2,13 @@
 
 One module an exercise holds what is asked and the laws that a solution must keep; `solutions` holds the reference in
 NumPy, and `torch_port.exercises` the same in PyTorch.
+
+    exercise, arrays             the words in which laws are written, and what they need of a framework
+    source, learner              a file as text, and as a module that is called
+    grader                       a file held to all laws, or to another file
+    processes, child, runner     a law put to a file in a process of its own
+    watched_disk                 what a crash may leave of a file, for `atomic_write`
+    commands                     the verbs `exercises` and `grade`
 """
 
 from importlib import import_module

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from numpy_ref.console import say, say_json, table, warn
+from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, table, warn
 from numpy_ref.durable import replace_file
 from numpy_ref.exercises import EXERCISES, exercise_named
 from numpy_ref.exercises.exercise import Exercise
@@ -28,7 +28,6 @@ from numpy_ref.exercises.source import (
     stub_text,
 )
 
-HOLDS, BROKEN, FAILED = 0, 1, 2
 RECORD = ".exercises.json"
 
 

@@ -1,4 +1,7 @@
-"""The exercise `data_order`: a shuffled sampler that resumes anywhere, any number of times."""
+"""The exercise `data_order`: a shuffled sampler that resumes anywhere, any number of times.
+
+Long, for a wrong batch may come from the order, the cut or the position, and each law asks which it was.
+"""
 
 import json
 from collections import Counter

@@ -219,6 +219,15 @@ def alike(a: Any, b: Any) -> bool:
     return same_tree(unsigned(a), unsigned(b))
 
 
+def near(a: Any, b: Any, allowance: Tolerance) -> bool:
+    """Whether two trees of floating-point arrays agree within an allowance."""
+    try:
+        expect_within("", a, b, allowance)
+    except Loss:
+        return False
+    return True
+
+
 Fault = tuple[str, Callable[[], Any]]  # in words, and what it would lead to
 
 
@@ -236,6 +245,12 @@ def replayed(faults: Iterable[Fault], found: Any, same: Callable[[Any, Any], boo
         except (Loss, ArithmeticError):  # a fault that cannot be run through, such as a division by zero
             continue
     return ""
+
+
+def wrapped(value: int, bits: int) -> int:
+    """An int as one of so many bits keeps it."""
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
 
 
 def parts(function: str, value: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from numpy_ref.accounting import gpt2_attention, gpt2_products, mlp_products
-from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law
+from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law, wrapped
 
 MATMULS = ((8, 3, 5), (8, 5, 7), (8, 5, 7), (8, 7, 2))  # two have the same sizes
 ATTENTION = 1102  # a number that nothing else here gives
@@ -82,12 +82,6 @@ def named(known: Iterable[tuple[str, Any]], exact: int, found: Any) -> Callable[
     return lambda: " or: ".join(
         dict.fromkeys(text for text, value in (*known, *lost) if value == found and value != exact)
     )
-
-
-def wrapped(value: int, bits: int) -> int:
-    """An int as one of so many bits keeps it."""
-    half = 1 << (bits - 1)
-    return (value + half) % (2 * half) - half
 
 
 def expect_count(what: str, call: str, exact: int, found: Any, known: Iterable[tuple[str, Any]]) -> None:

@@ -1,4 +1,7 @@
-"""The exercise `gradient_checkpointing`: gradients from the input alone, bitwise those from everything."""
+"""The exercise `gradient_checkpointing`: gradients from the input alone, bitwise those from everything.
+
+Long, for it brings a network of its own, forward and backward, in which every known mistake can be made.
+"""
 
 import gc
 import tracemalloc
@@ -19,7 +22,9 @@ from numpy_ref.exercises.exercise import (
     expect_same_bits,
     expect_within,
     law,
+    near,
     parts,
+    unsigned,
 )
 
 FULL = ("output", "activations", "pre_activations")
@@ -92,24 +97,6 @@ def converted(kind: Any, tree: Any) -> Any:
     return np.array([kind(x) for x in tree.flat], object if kind is Fraction else np.float64).reshape(tree.shape)
 
 
-def unsigned(tree: Any) -> Any:
-    """The tree with +0 for -0, which a masked gradient may well be; what is no array stays."""
-    if isinstance(tree, dict):
-        return {name: unsigned(part) for name, part in tree.items()}
-    if isinstance(tree, list):
-        return [unsigned(part) for part in tree]
-    return np.where(tree == 0, np.zeros_like(tree), tree) if isinstance(tree, np.ndarray) else tree
-
-
-def near(a: Any, b: Any) -> bool:
-    """Whether two trees agree within the allowance."""
-    try:
-        expect_within("", a, b, ALLOWANCE)
-    except Loss:
-        return False
-    return True
-
-
 def faults(net: Net) -> Iterator[tuple[str, dict[str, Any]]]:
     """What each fault that people make gives for the gradients."""
     grad, x, weights, biases = (net[name] for name in ("grad", "x", "weights", "biases"))
@@ -162,7 +149,7 @@ def cause_of(known: Iterable[tuple[str, Any]], found: Any) -> Callable[[], str]:
 
     def cause() -> str:
         try:
-            return next((text for text, faulty in known if near(faulty, found)), "")
+            return next((text for text, faulty in known if near(faulty, found, ALLOWANCE)), "")
         except ValueError:  # a fault that does not fit these shapes
             return ""
 
@@ -267,8 +254,8 @@ def checkpointed_output_is_the_full_one(solution: Any, arrays: Arrays) -> None:
         full = parts("forward_full", solution.forward_full(given["x"], given["weights"], given["biases"]), FULL)
         expected, found = arrays.found("forward_full", full["output"]), arrays.found("forward_checkpointed", value)
         bare = forward(net["x"], net["weights"], net["biases"], bare=True)["output"]
-        expect_same_bits("the two forward passes differ", unsigned(expected), unsigned(found),
-                         cause="the last layer's ReLU was left out" if near(bare, found) else "")  # fmt: skip
+        cause = "the last layer's ReLU was left out" if near(bare, found, ALLOWANCE) else ""
+        expect_same_bits("the two forward passes differ", unsigned(expected), unsigned(found), cause=cause)
 
 
 @law(

@@ -1,4 +1,7 @@
-"""The exercise `loss_scaling`: three functions around a backward pass, and what they can hide or lose."""
+"""The exercise `loss_scaling`: three functions around a backward pass, and what they can hide or lose.
+
+Long, for two tables list what people write for scaling and for unscaling, and the laws name causes by them.
+"""
 
 import math
 from collections.abc import Callable

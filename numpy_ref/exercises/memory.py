@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_ref.accounting import gpt2_shapes
-from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law
+from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law, wrapped
 
 CLASSES = ("parameters", "gradients", "activations", "optimizer")
 MOMENTS = {"sgd": 0, "sgd_momentum": 1, "adam": 2}
@@ -162,12 +162,6 @@ def elements_are_counted_exactly(solution: Any, arrays: Arrays) -> None:
         ]
         expect_same_bits("elements are counted wrongly", {what: exact}, {what: found},
                          cause=named(known, found))  # fmt: skip
-
-
-def wrapped(value: int, bits: int) -> int:
-    """An int as one of so many bits keeps it."""
-    half = 1 << (bits - 1)
-    return (value + half) % (2 * half) - half
 
 
 @law(

@@ -1,4 +1,7 @@
-"""The exercise `momentum`: SGD, whose buffers begin as nothing and not as zeros."""
+"""The exercise `momentum`: SGD, whose buffers begin as nothing and not as zeros.
+
+Long, for every setting of SGD, and a buffer that is not there yet, has mistakes of its own, each with its replay.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -18,6 +21,7 @@ from numpy_ref.exercises.exercise import (
     expect_same_bits,
     expect_within,
     law,
+    near,
     parts,
     replayed,
     same_tree,
@@ -360,15 +364,6 @@ def described_settings(settings: dict[str, Any], there: str = "") -> str:
     return f"({', '.join(words + buffer)})"
 
 
-def near(a: State, b: State) -> bool:
-    """Whether two states agree within the allowance."""
-    try:
-        expect_within("", a, b, ALLOWANCE)
-    except Loss:
-        return False
-    return True
-
-
 def exact_cause(state: State, sequence: Grads, found: State, settings: dict[str, Any]) -> str:
     """Why a solution's steps may not be SGD's: the fault that gives what was found."""
     names = {
@@ -383,7 +378,9 @@ def exact_cause(state: State, sequence: Grads, found: State, settings: dict[str,
     faults: list[Fault] = [
         (text, partial(exact_run, state, sequence, LR, fault=fault, **settings)) for fault, text in names.items()
     ]
-    return replayed(faults + common_faults(exact_run, state, sequence, settings), found, near)
+    return replayed(
+        faults + common_faults(exact_run, state, sequence, settings), found, partial(near, allowance=ALLOWANCE)
+    )
 
 
 def resume_cause(run: Run, state: State, sequence: Grads, found: State, settings: dict[str, Any]) -> str:

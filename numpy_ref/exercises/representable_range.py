@@ -1,4 +1,7 @@
-"""The exercise `representable_range`: casts to formats of 16 bits, and masks of what they cannot hold."""
+"""The exercise `representable_range`: casts to formats of 16 bits, and masks of what they cannot hold.
+
+Long, for every wrong way to round is written out, so that a law can say which of them a cast took.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any

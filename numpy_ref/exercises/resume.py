@@ -1,4 +1,7 @@
-"""The exercise `resume`: four functions around a step of Adam, and what a resume can lose."""
+"""The exercise `resume`: four functions around a step of Adam, and what a resume can lose.
+
+Long, for a broken law names its likely cause: some two dozen faults of a resume are replayed here, beside the laws.
+"""
 
 from collections.abc import Callable
 from decimal import Decimal, localcontext

@@ -1,4 +1,7 @@
-"""The exercise `schedule_and_scaler`: a step schedule, a dynamic loss scale, and their resume."""
+"""The exercise `schedule_and_scaler`: a step schedule, a dynamic loss scale, and their resume.
+
+Long, for the two machines are written out with a place for each of thirty faults, which the laws run through.
+"""
 
 import operator
 from collections.abc import Callable, Iterable

@@ -1,4 +1,7 @@
-"""The exercise `workers`: noise for several workers, the same in every run of a seed and another for each of them."""
+"""The exercise `workers`: noise for several workers, the same in every run of a seed and another for each of them.
+
+Long, for saying why two streams meet takes as much as finding them among some hundreds.
+"""
 
 import copy
 import os

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from numpy_ref.config import describe_config
-from numpy_ref.console import say, say_json, table
+from numpy_ref.console import BROKEN, HOLDS, say, say_json, table
 from numpy_ref.walk.resume import CONFIG, DIGEST, PLACES, STEPS, STOP, Walk, walk_through
 from numpy_ref.walk.traps import Trap, all_traps
-
-HOLDS, BROKEN = 0, 1
 
 
 def run_walk(impl: Any, options: argparse.Namespace) -> int:

@@ -223,6 +223,8 @@ def refuses_what_is_no_checkpoint(module, folder):
         "expanded": buffer.getvalue(), "whole": whole[0], "cut": whole[0][:-40], "old": whole[1][:-40], "tar": tarred,
         "gzip": gzip.compress(whole[0]), "header": struct.pack("<Q", 2**50) + b"{}", "words": b"checkpoint\nmodel\n",
         "LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n",
+        "npy": b"\x93NUMPY\x01\0" + bytes(99), "h5": b"\x89HDF\r\n\x1a\n" + bytes(99), "zip": archive({"a": b"x"}),
+        "gguf": b"GGUF" + bytes(99), "zstd": b"\x28\xb5\x2f\xfd" + bytes(9),
     }  # fmt: skip
     (folder / "whole").write_bytes(contents.pop("whole"))
     module.read(folder / "whole")
@@ -234,10 +236,15 @@ def refuses_what_is_no_checkpoint(module, folder):
     assert not any("Error" in text or "BadZipFile" in text for text in texts.values())
     told = {"text": "text.", "words": "text.", "LFS": "text that points to", "zeros": "zeros", "tar": "a tar archive"}
     told |= {"cut": "one without its end", "PK": "one without its end", "old": "one of before 1.6 that is damaged"}
-    told |= {"npz": "a zip archive that torch has not", "gzip": "a file that gzip has", "empty": "an empty file"}
+    told |= {"npz": "an archive of NumPy arrays", "gzip": "a file that gzip has", "empty": "an empty file"}
+    told |= {"zip": "a zip archive that torch has not", "npy": "an array of NumPy", "h5": "a file of HDF5"}
+    told |= {"gguf": "a file of GGUF", "zstd": "a file that zstd has"}
     told |= {"header": f"a safetensors header of {2**50:,} bytes", "pickle": "what torch refuses to unpickle"}
     for name, words in told.items():
         assert f", found {words}" in texts[name]
+    healthy = ["text", "words", "LFS", "tar", "gzip", "zstd", "zip", "npz", "npy", "h5", "gguf"]
+    assert not any("damaged" in texts[name] for name in healthy), "sound, and none of ours"
+    assert all("damaged" in texts[name] for name in ("zeros", "cut", "old", "PK", "header", "packed"))
     assert "more than the file has room for" in texts["packed"]
     assert "4,000,000,000,000" in texts["expanded"]
     assert "a directory or device" in str(error_of(module, folder))
@@ -401,7 +408,13 @@ MUTANTS = [
     ("except (ValueError, RecursionError) as error:", "except ValueError as error:", refuses_forgeries),
     ("except RuntimeError as error:", "except KeyError as error:", refuses_forgeries),
     ("if _is_text(start) and not _is_pickle(file):", "if False:", refuses_what_is_no_checkpoint),
-    ("if found := _known_form(file, start):", "if found := False:", refuses_what_is_no_checkpoint),
+    ("if form := _known_form(file, start):", "if form := ():", refuses_what_is_no_checkpoint),
+    (
+        'torch.save or safetensors", *form)',
+        'torch.save or safetensors", form[0], DAMAGED)',
+        refuses_what_is_no_checkpoint,
+    ),
+    ('if names and all(name.endswith(".npy")', "if False and all(name.endswith('.npy')", refuses_what_is_no_checkpoint),
     ('if whole else "one without', 'if True else "one without', refuses_what_is_no_checkpoint),
     ("if start.startswith(OLD) else", "if False else", refuses_what_is_no_checkpoint),
     ("{options} (in Python: ", "(in Python: ", says_what_to_allow),

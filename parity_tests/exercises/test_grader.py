@@ -17,7 +17,7 @@ import pytest
 import numpy_ref
 import torch_port
 from numpy_ref.equivalence import Tolerance
-from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader
+from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader, processes
 from numpy_ref.exercises.exercise import Loss, expect_same_bits, expect_within
 from numpy_ref.exercises.grader import Report, grade, grade_against
 from numpy_ref.exercises.learner import Learner
@@ -174,7 +174,7 @@ def test_an_answer_that_is_no_verdict_is_one_loss(tmp_path: Path, answer: dict[s
 
 @pytest.mark.parametrize("value", [None, [], "holds", {}, {"law": "other", "holds": True}, {"law": "law"}], ids=str)
 def test_only_a_verdict_on_the_law_is_an_answer(value: Any) -> None:
-    assert not grader._is_answer(value, "law")
+    assert not processes._is_answer(value, "law")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_only_a_verdict_on_the_law_is_an_answer(value: Any) -> None:
     ],
 )
 def test_every_verdict_is_an_answer(value: dict[str, Any]) -> None:
-    assert grader._is_answer(value | {"law": "law"}, "law")
+    assert processes._is_answer(value | {"law": "law"}, "law")
 
 
 def test_processes_hash_in_their_own_ways_and_a_law_for_two_is_held_in_two(
@@ -270,7 +270,7 @@ def test_a_file_beside_the_solution_may_be_imported_and_hides_no_library(tmp_pat
 def test_once_a_law_did_not_end_those_begun_later_get_less_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "_LIMIT_AFTER", 0.25)
+    monkeypatch.setattr(processes, "_LIMIT_AFTER", 0.25)
     path = tmp_path / "resume.py"
     path.write_text(saving("while True: pass"))
     begun = time.monotonic()

@@ -14,7 +14,16 @@ from torch_port.audit.foreign.refusal import refuse, refused
 
 OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before 1.6
 LFS = b"version https://git-lfs"
-PACKERS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+FORMS = {  # how files of other programs begin, what they are, and what reads them
+    b"\x1f\x8b": ("a file that gzip has compressed", "Expand it first, with gzip -d."),
+    b"BZh": ("a file that bzip2 has compressed", "Expand it first, with bzip2 -d."),
+    b"\xfd7zXZ\0": ("a file that xz has compressed", "Expand it first, with xz -d."),
+    b"\x28\xb5\x2f\xfd": ("a file that zstd has compressed", "Expand it first, with zstd -d."),
+    b"\x93NUMPY": ("an array of NumPy (.npy)", "numpy.load reads it."),
+    b"\x89HDF\r\n\x1a\n": ("a file of HDF5", "h5py reads it, and Keras its own."),
+    b"GGUF": ("a file of GGUF", "The gguf package reads it."),
+    LFS: ("text that points to a file of Git LFS", "Fetch that, with git lfs pull."),
+}
 
 
 def check_archive(path: Path, file: BinaryIO, size: int) -> None:
@@ -26,7 +35,7 @@ def check_archive(path: Path, file: BinaryIO, size: int) -> None:
                 found = "more than the file has room for"
                 fail(CorruptCheckpoint, path, "records as torch writes them", found, DAMAGED)
         file.seek(0)
-        damaged = interop._damaged_record(file)
+        damaged = interop.damaged_record(file)
     except CheckpointError:
         raise
     except Exception as error:  # zipfile raises nearly anything
@@ -52,12 +61,12 @@ def load(path: Path, file: BinaryIO, allowed: list[Any]) -> Any:
         file.seek(0)
         start = file.read(1024)
         if _is_text(start) and not _is_pickle(file):  # its letters can read like calls
-            found = "text that points to a file of Git LFS: fetch that" if start.startswith(LFS) else "text"
-            fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, DAMAGED)
+            found, advice = _known_form(file, start) or ("text", "It is no checkpoint: give the path of one.")
+            fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, advice)
         if names := refused(file, allowed, f"{error}"):
             refuse(path, names)
-        if found := _known_form(file, start):
-            fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", found, DAMAGED)
+        if form := _known_form(file, start):
+            fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", *form)
         if "Unsupported operand" in f"{error}":
             advice = "If you trust it, load it with the program that wrote it, and torch.save tensors and plain values."
             fail(IncompatibleCheckpoint, path, "a file of torch.save", "what torch refuses to unpickle", advice)
@@ -80,19 +89,22 @@ def _is_pickle(file: BinaryIO) -> bool:
         return False
 
 
-def _known_form(file: BinaryIO, start: bytes) -> str:
-    """What a file is that torch could not load, in words; empty if it is none of these."""
+def _known_form(file: BinaryIO, start: bytes) -> tuple[str, str] | None:
+    """What a file is that torch could not load, and what to do, in words; None if it is none of these."""
     length = int.from_bytes(start[:8], "little")
     if not any(start):
-        return "zeros at its start: it was never written, or lost"
+        return "zeros at its start: it was never written, or lost", DAMAGED
     if start.startswith(b"PK\3\4"):
         with zipfile.ZipFile(file) as archive:
-            held = any(name.endswith("/data.pkl") for name in archive.namelist())
-        return "" if held else "a zip archive that torch has not written: it has no data.pkl"
+            names = archive.namelist()
+        if any(name.endswith("/data.pkl") for name in names):
+            return None
+        if names and all(name.endswith(".npy") for name in names):
+            return "an archive of NumPy arrays (.npz)", "numpy.load reads it."
+        found = "a zip archive that torch has not written: it has no data.pkl"
+        return found, "Extract it, and give the path of the checkpoint in it."
     if start[257:262] == b"ustar":
-        return "a tar archive: extract the checkpoint from it"
-    if packed := next((name for magic, name in PACKERS.items() if start.startswith(magic)), None):
-        return f"a file that {packed} has compressed: expand it"
+        return "a tar archive", "Extract it, with tar -xf, and give the path of the checkpoint in it."
     if start[8:9] == b"{" and length > HEADER_LIMIT:
-        return f"a safetensors header of {length:,} bytes, where at most {HEADER_LIMIT:,} are allowed"
-    return ""
+        return f"a safetensors header of {length:,} bytes, where at most {HEADER_LIMIT:,} are allowed", DAMAGED
+    return next((form for magic, form in FORMS.items() if start.startswith(magic)), None)

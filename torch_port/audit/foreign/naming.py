@@ -32,7 +32,7 @@ def parameter_names(
     found = []
     for model in models:
         with suppress(Exception):  # sparse and other tensors have no place in memory to tell tied ones by
-            names = interop._likely_parameters(model)
+            names = interop.likely_parameters(model)
             if len(names) == len(numbers) and _shapes_fit(dict(zip(numbers, names, strict=True)), state, model):
                 found.append(names)
     return found[0] if found and all(names == found[0] for names in found) else None

@@ -1,0 +1,243 @@
+"""A directory whose calls are watched: what of a file a crash may leave, and errors where they can occur.
+
+At every call of Python's `os` the directory is looked at, and account is kept of what of it a disk must have by now.
+What was written is not on the disk before an fsync of that file, and a name may be any that it was since the last fsync
+of its directory.
+"""
+
+import errno
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from numpy_ref.exercises.exercise import Loss, expect
+
+CALLS = ("open", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "remove", "truncate", "close")
+NAME = "state.bin"
+OLD, NEW, OTHER = (np.random.default_rng(size).bytes(size) for size in (2000, 3000, 2500))
+TAKEN = 1000  # bytes that os.write takes at most, as it may
+MOST = 5  # calls of one kind that are let fail, one at a time
+
+Hook = Callable[[str, Any], None]  # before a call: its name, and its first argument
+
+
+class Disk:
+    """A directory in which one file matters, and what a crash may leave of that.
+
+    Args:
+        folder: the directory; it holds the old file or nothing.
+        hook: called before each call; what it raises, the call raises.
+    """
+
+    def __init__(self, folder: str, hook: Hook = lambda call, argument: None) -> None:
+        expect(os.name == "posix", "this exercise is about POSIX: Linux, macOS; elsewhere it cannot be graded")
+        self.folder, self.path, self.hook, self.last = folder, os.path.join(folder, NAME), hook, "the start"
+        self.files: dict[int, BinaryIO] = {}  # all that were seen, kept open so that no number is used twice
+        self.durable: dict[int, bytes] = {}  # what of them is on disk
+        self.synchronised: list[str] = []  # what fsync was called for
+        self.early: dict[int, int] = {}  # bytes that a file had when it was synchronised and was not complete
+        self.cut: dict[int, tuple[int, int]] = {}  # where os.write took fewer bytes than it was given the last time
+        self.old = self.standing()
+        self.named = [self.old]  # the files that may have the name after a crash
+        self.stranger = False  # whether a file took the name that was not seen beside it before
+        self.fault: Loss | None = None  # at the first moment at which a crash loses the file
+        self.look()
+        self.durable = {file: self.content(file) for file in self.files}
+        self.allowed = [NEW, self.durable[self.old] if self.old else None]
+
+    def standing(self) -> int | None:
+        """The number of the file that has the name."""
+        return os.stat(self.path).st_ino if os.path.exists(self.path) else None
+
+    def content(self, file: int) -> bytes:
+        """What a reader finds in a file."""
+        return os.pread(self.files[file].fileno(), 1 << 20, 0)
+
+    def look(self) -> None:
+        """Take note of the files that are there, and of the one that has the name."""
+        standing = self.standing()
+        if standing != self.named[-1]:
+            self.named.append(standing)
+            self.stranger |= standing is not None and standing not in self.files
+        for entry in os.scandir(self.folder):
+            if entry.is_file() and entry.inode() not in self.files:
+                self.files[entry.inode()] = open(entry.path, "rb", buffering=0)  # noqa: SIM115
+                self.durable[entry.inode()] = b""
+
+    def crash(self) -> None:
+        """Take note if the power may fail now and the file be none of those allowed."""
+        self.look()
+        for file in [] if self.fault else self.named:
+            if file is None and None not in self.allowed:
+                self.lose("no file", "the old file was removed before the new one took its name; "
+                          "os.replace does both in one step")  # fmt: skip
+            elif file is not None and not (self.content(file) == self.durable[file] in self.allowed):
+                if file != self.old:
+                    sure = len(self.durable[file])
+                    self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file))
+                elif self.content(file) == self.durable[file]:
+                    self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
+                else:
+                    self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
+
+    def lose(self, found: str, cause: str) -> None:
+        """Keep the first fault."""
+        wanted = "the old content or the new" if len(self.allowed) > 1 else "the new content"
+        self.fault = self.fault or Loss(
+            f"a crash after {self.last} may lose the file", NAME, None, wanted, found, cause=cause
+        )
+
+    def why(self, file: int) -> str:
+        """Why the content of a new file that has the name is not on disk."""
+        if file in self.cut:
+            return short_write(*self.cut[file])
+        text = "the new file took its name before its content was on disk: "
+        if file in self.early:
+            return f"{text}when fsync was called, the system had {self.early[file]} bytes, the others were not flushed"
+        others = " and ".join(dict.fromkeys(self.synchronised))
+        return text + (f"fsync was called for {others} instead" if others else "it was not synchronised by then")
+
+    def synchronise(self, file: int) -> None:
+        """What an fsync does, to the account alone."""
+        number = os.fstat(file).st_ino
+        if number in self.files:
+            self.durable[number] = self.content(number)
+            if self.durable[number] != NEW:
+                self.early[number] = len(self.durable[number])
+        elif number == os.stat(self.folder).st_ino:
+            del self.named[:-1]
+        self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
+                                 else "a file")  # fmt: skip
+
+    def write(self, real: Any, descriptor: int, data: bytes) -> int:
+        """What os.write may do: take fewer bytes than it is given."""
+        file, taken = os.fstat(descriptor).st_ino, int(real(descriptor, data[:TAKEN]))
+        self.cut.pop(file, None)
+        if taken < len(data):
+            self.cut[file] = taken, len(data)
+        return taken
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the calls of `os`, also where a solution has imported them by name."""
+
+        def watching(call: str, real: Any) -> Any:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                first = [*arguments, *named.values()][0]
+                self.crash()
+                self.hook(call, first)
+                self.last = f"os.{call}"
+                if call in ("fsync", "fdatasync"):
+                    return self.synchronise(first if isinstance(first, int) else first.fileno())
+                return self.write(real, first, arguments[1]) if call == "write" else real(*arguments, **named)
+
+            return wrapped
+
+        spaces = [vars(os), *(vars(module) for name, module in [*sys.modules.items()] if name.startswith("solution_"))]
+        changed = []
+        for call in CALLS:
+            real = getattr(os, call)
+            changed += [(space, name, real, watching(call, real)) for space in spaces
+                        for name, value in space.items() if value is real]  # fmt: skip
+        try:
+            for space, name, _, wrapped in changed:
+                space[name] = wrapped
+            yield
+            self.crash()
+        finally:
+            for space, name, real, _ in changed:
+                space[name] = real
+            for file in self.files.values():
+                file.close()
+
+
+def short_write(taken: int, given: int) -> str:
+    """Why a file is cut short although no call failed."""
+    return f"the system's write took {taken} of {given} bytes, as it may, and raised nothing: go on with the rest"
+
+
+@contextmanager
+def folder_with(old: bytes | None) -> Iterator[str]:
+    """A new directory, with the old file or with nothing."""
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
+        if old is not None:
+            Path(folder, NAME).write_bytes(old)
+        yield folder
+
+
+def raised(solution: Any, path: Any, data: bytes) -> BaseException | None:
+    """What the call raised, as it was; a `Loss` for what no system raises."""
+    try:
+        solution.atomic_write(path, data)
+    except KeyboardInterrupt as error:
+        return error
+    except Loss as loss:
+        if not isinstance(loss.__context__, OSError):
+            raise
+        return loss.__context__
+    return None
+
+
+def errors() -> dict[str, tuple[BaseException, Callable[[str, Any], bool]]]:
+    """Where an error is put in: the error, and before which calls it comes."""
+
+    def is_directory(argument: Any) -> bool:
+        return stat.S_ISDIR(os.fstat(argument if isinstance(argument, int) else argument.fileno()).st_mode)
+
+    def of(*calls: str, directory: bool | None = None) -> Callable[[str, Any], bool]:
+        return lambda call, first: call in calls and directory in (None, call[0] == "f" and is_directory(first))
+
+    synchronise, rename = ("fsync", "fdatasync"), ("replace", "rename")
+    return {
+        "fsync of the file fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=False)),
+        "the rename fails": (PermissionError(errno.EACCES, "not permitted"), of(*rename)),
+        "Ctrl-C comes before the rename": (KeyboardInterrupt(), of(*rename)),
+        "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=True)),
+        "the disk is full": (OSError(errno.EFBIG, "no room"), lambda call, first: False),
+    }  # fmt: skip
+
+
+@contextmanager
+def no_room(full: bool) -> Iterator[None]:
+    """The system lets no file become longer than 1500 bytes."""
+    import resource  # POSIX alone has it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500 if full else soft, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def failing(solution: Any) -> Iterator[tuple[str, BaseException, bytes, BaseException | None, str]]:
+    """Let the call fail at each place: the place, the error, what must stand, what was raised, and the directory."""
+    for where, (error, applies) in errors().items():
+        full = where == "the disk is full"
+        for chosen in range(1 if full else MOST):
+            calls: list[str] = []
+            stands = [OLD]
+
+            def hook(call: str, first: Any, error: Any = error, applies: Any = applies, chosen: int = chosen,
+                     calls: list[str] = calls, stands: list[bytes] = stands) -> None:  # fmt: skip
+                if applies(call, first):
+                    calls.append(call)
+                    if len(calls) == chosen + 1:
+                        # Before the rename that is the old content, also where the directory is synchronised then, too.
+                        stands[0] = OLD if disk.standing() in (None, disk.old) else NEW  # noqa: B023
+                        raise error
+
+            with folder_with(OLD) as folder:
+                disk = Disk(folder, hook)
+                with disk.watched(), no_room(full):
+                    came = raised(solution, disk.path, NEW)
+                if not full and len(calls) <= chosen:  # there is no such call any more
+                    break
+                yield where, error, stands[0], came, folder
