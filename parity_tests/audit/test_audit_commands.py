@@ -5,16 +5,21 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import torch_port
 import torch_port.audit
 from numpy_ref.cli import _refuse
-from parity_tests.commands import python, strict_json
-from torch_port.audit import commands, script
+from parity_tests.commands import ROOT, python, strict_json
+from torch_port.audit import commands, foreign, script, target, workers
 from torch_port.audit.findings import Failure, Report, Stop, as_plain
 from torch_port.audit.page import html
 from torch_port.audit.report import lines
@@ -41,14 +46,18 @@ def options(*words):
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Run the verb with an audit that gives a report, or the real one; status, output, and what it was called with."""
+    """Run the verb with an audit that gives a report, and no process; status, output, and what it was called with."""
 
-    def run_it(*words, report=None):
+    def run_it(*words, report):
         calls = []
-        if report is not None:
-            monkeypatch.setattr(torch_port.audit, "audit", lambda *a, **k: calls.append((a, k)) or report)
+        monkeypatch.setattr(torch_port.audit, "audit", lambda *a, **k: calls.append((a, k)) or report)
+        monkeypatch.setattr(workers, "Workers", lambda: nullcontext(SimpleNamespace(all=[])))
+        monkeypatch.setattr(target, "target_of", lambda loop: loop)
         status = commands.run_audit(torch_port, options(*words))
-        return status, capsys.readouterr().out, calls
+        for _, named in calls:
+            assert named.pop("workers").all == []
+        out, run_it.told = capsys.readouterr()
+        return status, out, calls
 
     return run_it
 
@@ -118,11 +127,47 @@ def test_wrong_usage_says_what_is_expected(capsys, words, text):
         (["--script", "a {steps} {path}", "--resume", "b"], "--resume: expected {path} in the command"),
         (["my:Run", "--steps", "9", "--at", "3,9+12"], "found [9, 12]"),
         (["my:Run", "--report", "not/there/a.html"], "found no not/there"),
+        (["my:Run", "--allow", "argparse.Namespace"], "--allow: expected --script"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(run, words, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         run(*words, report=REPORTS[0])
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_the_verdict_is_told_though_a_report_cannot_be_written(run, tmp_path, words):
+    names = [tmp_path / "whole.json", tmp_path / "full.html", tmp_path / "directory.json"]
+    names[1].symlink_to("/dev/full")
+    names[2].mkdir()
+    if not Path("/dev/full").exists():
+        del names[1]
+    found, out, _ = run("my:Run", *words, *(word for name in names for word in ("--report", name)), report=REPORTS[0])
+    assert found == 2
+    told = strict_json(names[0].read_text()) if words else [*lines(REPORTS[0]), f"report: {names[0]}"]
+    assert (strict_json(out) if words else out.splitlines()) == told
+    assert [line.split(": the report was not written: ")[0] for line in run.told.splitlines()] == list(
+        map(str, names[1:])
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("no_such_module:Run", "expected a module that Python finds, found no no_such_module in "),
+        ("no_such_file.py:Run", "expected a file, found none at "),
+        *(
+            (text, f"{text!r}: expected 'module:Name' or 'path/file.py:Name' as the loop")
+            for text in ("argparse", "argparse:", ":Run", ":", "a.py", f"{__file__}:Run:x", "a b:Run", "argparse:a-b")
+        ),
+    ],
+)
+def test_a_loop_that_cannot_be_is_refused_before_any_process_starts(monkeypatch, words, text):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match=re.escape(text)):
+        commands.run_audit(torch_port, options(words))
+    with pytest.raises(ValueError, match=re.escape(text)):
+        torch_port.audit.audit(words)
 
 
 def test_help_and_wrong_usage_need_no_torch(tmp_path):
@@ -243,7 +288,7 @@ def test_a_script_that_saves_in_half_of_its_precision_is_told(tmp_path):
 def test_a_script_that_cannot_resume_at_its_end_is_asked_once(tmp_path, monkeypatch):
     asked = []
 
-    def refuses(commands, step, name):
+    def refuses(commands, saved, step, name):
         asked.append(step)
 
     monkeypatch.setattr(script, "_changed_by_load", refuses)
@@ -259,6 +304,49 @@ def test_a_resume_that_trains_anew_is_told_although_its_end_is_equal(tmp_path, m
     assert "trains anew" in report.warnings[0]
     monkeypatch.setattr(script, "_unread", lambda *_: "")
     assert audit(tmp_path, "anew").holds, "without the check nothing tells"
+
+
+COUNTS = """
+import json, sys
+
+steps, out, more = int(sys.argv[1]), sys.argv[2], sys.argv[3:]  # more: the file to go on from
+state = json.load(open(more[0])) if more else {"w": 0.5, "n": 0}
+for _ in range(state["n"], steps):
+    state = {"w": state["w"] * 0.9, "n": state["n"] + 1}
+json.dump(state, open(out, "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "end", "line"),
+    [("{left}", 5, "{steps}, not {left}"), ("3", 3, "see what --resume is given")],
+)
+def test_a_resume_that_ends_at_another_step_is_told_by_the_file_s_own_counter(tmp_path, monkeypatch, given, end, line):
+    path = tmp_path / "counts.py"
+    path.write_text(COUNTS)
+
+    def read(file, allow):
+        return SimpleNamespace(leaves=foreign.leaves_of(json.loads(Path(file).read_text())))
+
+    monkeypatch.setattr(script.foreign, "read", read)
+    python = f"{shlex.quote(sys.executable)} -S {path}"
+    report = audit_script(f"{python} {{steps}} {{path}}", f"{python} {given} {{path}} {{path}}", steps=8, at=[3])
+    (stop,) = report.stops
+    assert (stop.first.step, stop.first.path, stop.first.expected, stop.first.found) == (8, "n", 8, end)
+    assert stop.cause == f"the resumed run did not end at step 8: n is {end} then, not 8"
+    assert len(stop.advice) == 1
+    assert line in stop.advice[0]
+    assert not report.warnings
+    assert [state.kind for state in report.states if state.path == "n"] == ["counter"]
+
+
+@pytest.mark.parametrize("at", [[8], [0], [5, 9], [(5, 3)], []])
+def test_stops_and_classes_that_make_no_audit_are_refused_before_anything_runs(tmp_path, monkeypatch, at):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    with pytest.raises(ValueError, match="at: expected rising steps from 1 to 7"):
+        audit(tmp_path, at=at)
+    with pytest.raises(ValueError, match="allow: mend each of these:\n    nope: expected"):
+        audit(tmp_path, allow=["nope"])
 
 
 def test_a_script_that_is_not_deterministic_is_told(tmp_path):
@@ -303,3 +391,75 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert audit(tmp_path, "none").holds
     assert not list((tmp_path / "scratch").iterdir())
     assert (dict(os.environ), Path.cwd()) == before
+
+
+# Signals
+
+WAITS = """
+import os, sys, time
+
+def wait(mark):
+    open(os.path.join(os.environ["MARKS"], f"{os.getpid()}-{mark}"), "w").close()
+    time.sleep(600)
+
+class Run:
+    def step(self):
+        wait("step")
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+if __name__ == "__main__":
+    wait("script")
+"""
+
+
+def is_alive(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{number}/stat")  # one that has ended and that nobody has asked after is no more
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(what, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("verb", ["audit", "script", "crash"])
+def test_a_signal_ends_a_verb_and_leaves_no_process_and_no_directory(tmp_path, number, verb):
+    marks, scratch = tmp_path / "marks", tmp_path / "scratch"
+    work = tmp_path / "work"
+    for folder in (marks, scratch, work):
+        folder.mkdir()
+    (work / "waits.py").write_text(WAITS)
+    text = f"{shlex.quote(sys.executable)} waits.py"
+    words = {
+        "audit": ["audit", "waits.py:Run", "--timeout", "500"],
+        "script": ["audit", "--script", f"{text} {{steps}} {{path}}", "--resume", f"{text} {{path}}"],
+        "crash": ["crash", "--", sys.executable, "waits.py"],
+    }[verb]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MARKS": str(marks), "TMPDIR": str(scratch)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "torch_port", *words], cwd=work, env=environment, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            wait_for(lambda: list(marks.iterdir()))
+            assert [*scratch.glob(f"{words[0]}-*")]
+            process.send_signal(number)
+            assert process.wait(20) == 128 + number
+        finally:
+            process.kill()
+    started = [int(mark.name.partition("-")[0]) for mark in marks.iterdir()]
+    wait_for(lambda: not any(map(is_alive, started)), 5)
+    assert not [*scratch.glob(f"{words[0]}-*")]

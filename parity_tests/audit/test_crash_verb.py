@@ -427,10 +427,40 @@ def test_the_verb_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "status 3" in err
 
 
-@pytest.mark.parametrize("words", [["--limit", "-1", "--", "x"], ["--timeout", "0", "--", "x"], ["--"], []])
-def test_wrong_usage_is_one_clear_error(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        run(capsys, *words)
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--limit -1 -- x", "--limit: expected at least 0, found -1"),
+        ("--restarts 0 -- x", "--restarts: expected at least 1, found 0"),
+        ("--timeout 0 -- x", "--timeout: expected more than 0, found 0"),
+        ("--timeout nan -- x", "--timeout: expected more than 0, found nan"),
+        ("--", "expected a command"),
+        ("", "expected a command"),
+    ],
+)
+def test_wrong_usage_is_one_clear_error(capsys: pytest.CaptureFixture[str], words: str, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        run(capsys, *words.split())
+
+
+def test_where_nothing_is_compared_there_is_no_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for patterns, useless in ((["nope"], "'nope'"), ([""], "''"), (["checkpoint.json", "*.pt"], "'*.pt'")):
+        options = [word for pattern in patterns for word in ("--compare", pattern)]
+        words = ("--dir", str(SCRIPTS), *options, "--", sys.executable, "straight.py")
+        status, out, err = run(capsys, *words)
+        assert (status, out) == (2, "")
+        assert f"found {useless}; it wrote checkpoint.json" in err
+        assert "equal in the end" not in err
+    assert verb.crash([sys.executable, "straight.py"], directory=SCRIPTS, limit=1, compare=["*.json"]).compared
+    text = "import os\nopen('log', 'a').write('a')\nopen('end', 'w').write('end')\nos.unlink('end')"
+    assert "nothing to compare at the end" in script(tmp_path, text).error
+
+
+def test_what_lies_in_a_directory_that_was_renamed_is_compared(tmp_path: Path) -> None:
+    text = "import os\nif not os.path.isdir('done'):\n    os.makedirs('part', exist_ok=True)\n"
+    text += "    open('part/state', 'w').write('state')\n    os.rename('part', 'done')\n"
+    report = script(tmp_path, text)
+    assert report.compared == ("done/state",), report.error
 
 
 def test_no_such_directory_is_one_clear_error(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch_port.audit import foreign  # noqa: E402
-from torch_port.audit.file_causes import COMES_BACK, LINES, UNTRIED, stop_of  # noqa: E402
+from torch_port.audit.file_causes import COMES_BACK, LINES, UNTRIED, miscounted, stop_of  # noqa: E402
 from torch_port.audit.findings import Difference  # noqa: E402
 
 MODEL = {"model": {"layer.weight": torch.ones(3, 2), "layer.bias": torch.ones(2)}}
@@ -58,3 +58,27 @@ def test_a_narrow_type_in_the_file_is_told(dtype: torch.dtype) -> None:
     cause = stop_of((3,), read(narrow), [], ENDS).cause
     name = str(dtype).removeprefix("torch.")
     assert (f"is {name} in the file: rounded" in cause) == (dtype != torch.float32), cause
+
+
+@pytest.mark.parametrize(("found", "line"), [(5, "{steps}, not {left}"), (11, "{left}, not {steps}"), (9, "--resume")])
+def test_a_run_that_ended_at_another_step_is_told_first(found: int, line: str) -> None:
+    saved = read(MODEL, {"epoch": 3})
+    ends = [*ENDS, Difference(8, "epoch", 8, found, 8.0 - found)]
+    stop = stop_of((3,), saved, [], ends)
+    assert stop.first == ends[-1], "not the worst"
+    assert stop.cause == f"the resumed run did not end at step 8: epoch is {found} then, not 8"
+    assert len(stop.advice) == 1
+    assert line in stop.advice[0]
+    for other in (Difference(8, "epoch", 2, 1, 1.0), Difference(8, "model/layer.bias", 8, found, 1.0)):
+        assert miscounted(saved, [other]) is None, "an epoch that is no step, or no counter"
+
+
+def test_what_a_load_loses_is_told_beside_the_other_end() -> None:
+    saved = read(MODEL, {"epoch": 3})
+    moved = read({"model": {**MODEL["model"], "layer.bias": torch.full((2,), 9.0)}}, {"epoch": 3})
+    ends = [Difference(8, "epoch", 8, 5, 3.0)]
+    stop = stop_of((3,), saved, foreign.differences(saved, moved), ends)
+    assert stop.cause.startswith("the resumed run did not end at step 8")
+    assert "model" in stop.cause
+    assert stop.first == ends[0]
+    assert len(stop.advice) == 2

@@ -14,8 +14,8 @@ import torch_port.audit
 from parity_tests.commands import ROOT
 from torch_port.audit import plugin
 from torch_port.audit.findings import Report, Stop
-from torch_port.audit.plugin import target_of
 from torch_port.audit.report import lines
+from torch_port.audit.target import target_of
 from torch_port.audit.worker import find_target
 
 NAME = "torch_port.audit.plugin"
@@ -43,6 +43,7 @@ def run_tests(folder, *words):
 @pytest.fixture
 def call(monkeypatch):
     """What the fixture gives, with an audit that returns a report; and what that was called with."""
+    monkeypatch.setattr("torch_port.audit.target._check", lambda text: None)
 
     def call_it(report, *words, **named):
         calls = []
@@ -186,3 +187,35 @@ def test_nothing_was_imported():
     help_text = run_tests(tmp_path, "--fixtures", "-q")
     assert "resume_audit" in help_text.stdout
     assert Path(plugin.__file__).name in help_text.stdout
+
+
+WRONG = """
+from test_loop import Run
+
+def test_a_word(resume_audit):
+    resume_audit(Run, step=4)
+
+def test_stops(resume_audit):
+    resume_audit(Run, steps=4, at=[9])
+
+def test_text(resume_audit):
+    resume_audit("nowhere:Run")
+
+def test_local(resume_audit):
+    class Local(Run):
+        pass
+
+    resume_audit(Local)
+"""
+
+
+def test_a_wrong_call_is_shown_where_it_stands_in_the_test_and_no_frame_of_ours(tmp_path):
+    (tmp_path / "test_loop.py").write_text(LOOP)
+    (tmp_path / "test_wrong.py").write_text(WRONG)
+    answer = run_tests(tmp_path, "-q", "test_wrong.py")
+    assert "4 failed" in answer.stdout, answer.stdout + answer.stderr
+    for line in ("resume_audit(Run, step=4)", "resume_audit(Run, steps=4, at=[9])", 'resume_audit("nowhere:Run")'):
+        assert f">       {line}" in answer.stdout or f">   {line}" in answer.stdout
+    for text in ("argument 'step'", "found 9", "found no nowhere in", "at the top level of a module"):
+        assert text in answer.stdout
+    assert "torch_port/audit" not in answer.stdout

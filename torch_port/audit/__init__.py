@@ -3,6 +3,7 @@
 All of the user's code runs in worker processes. The process of the audit has no torch:
 
     drive        one audit from the control to the report
+    target       where the loop is to be found
     workers      the worker processes, seen from here
     control      are two uninterrupted runs equal?
     stops        where the run is stopped
@@ -80,12 +81,14 @@ def audit(
         The report; `str(report.verdict)` is "bitwise" where every resume is equal in every bit.
 
     Raises:
-        ValueError: steps or stops that make no audit.
+        ValueError: steps or stops that make no audit, or a target that is not there.
+        TypeError: a class or function that no other process can import.
     """
     from torch_port.audit.drive import audit_target
+    from torch_port.audit.target import target_of
 
     return audit_target(
-        target_name(target),
+        target_of(target),
         steps=steps,
         at=at,
         every_step=every_step,
@@ -95,34 +98,3 @@ def audit(
         workers=workers,
         note=note or (lambda line: None),
     )
-
-
-def target_name(target: Any) -> str:
-    """The name by which a worker finds a class or function."""
-    if isinstance(target, str):
-        if ":" not in target:
-            raise ValueError(f"{target!r}: a target is 'module:Name' or 'path/file.py:Name'")
-        return target
-    name, module = getattr(target, "__qualname__", ""), getattr(target, "__module__", "")
-    if not name or "<locals>" in name or not module:
-        raise ValueError(f"{target!r}: the worker processes import it, so it must stand at the top level of a module")
-    import inspect
-
-    if module == "__main__" or module not in _importable(module):
-        return f"{inspect.getsourcefile(target)}:{name}"
-    return f"{module}:{name}"
-
-
-def _importable(module: str) -> set[str]:
-    """The module's name, if a new process started here finds it."""
-    import importlib.machinery
-    import os
-    import sys
-
-    path: Any = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[-3:]]
-    for part in module.split("."):
-        found = importlib.machinery.PathFinder.find_spec(part, [p for p in path if p])
-        if found is None:
-            return set()
-        path = found.submodule_search_locations or []
-    return {module}

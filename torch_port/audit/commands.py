@@ -2,19 +2,25 @@
 
 import argparse
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy_ref.console import say, say_json, warn
+from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, warn
 from torch_port.audit.crash import add_arguments as add_crash_arguments
 from torch_port.audit.crash import run_crash
 from torch_port.audit.findings import Report
 from torch_port.audit.stops import steps_of
 
 SUFFIXES = (".html", ".json")
+DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}  # signals that end a verb; what else they do
+DEFAULTS |= {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +63,7 @@ def add_verbs(verb: Callable[..., argparse.ArgumentParser], impl: Any) -> None:
     text = "whether a training loop that is resumed equals one that never stopped, and what it lost"
     add_audit_arguments(verb("audit", partial(run_audit, impl), text, "my_training:Run --steps 24"))
     text = "kill a script at the file events of its saves, and judge whether it comes back"
-    add_crash_arguments(verb("crash", partial(run_crash, impl), text, "-- python train.py"))
+    add_crash_arguments(verb("crash", partial(_run_crash, impl), text, "-- python train.py"))
 
 
 def add_foreign_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,43 +92,96 @@ def _show(found: Any, holds: bool, options: argparse.Namespace) -> int:
         say_json(found.json())
     else:
         say("\n".join(found.lines()))
-    return 0 if holds else 1
+    return HOLDS if holds else BROKEN
 
 
 def run_audit(impl: Any, options: argparse.Namespace) -> int:
     """Audit a loop or a script, and say what was found."""
-    report: Report
     _check(options)
     more = {} if options.timeout is None else {"timeout": options.timeout}
-    where = {"steps": options.steps, "at": options.at, "every_step": options.every_step}
-    if options.script is not None:
-        from torch_port.audit.script import audit_script
+    more |= {"steps": options.steps, "at": options.at, "every_step": options.every_step}
+    with ended_by_signals() as ending:
+        if options.script is not None:
+            from torch_port.audit.script import audit_script
 
-        report = audit_script(options.script, options.resume, allow=options.allow, **where, **more)
-    else:
-        from torch_port.audit import audit
-
-        report = audit(options.target, note=warn if sys.stderr.isatty() else None, **where, **more)
-    _tell(report, options)
-    return report.status
+            report = audit_script(options.script, options.resume, allow=options.allow, **more)
+        else:
+            report = _audit(options.target, more, ending)
+        return report.status if _tell(report, options) else FAILED
 
 
-def _tell(report: Report, options: argparse.Namespace) -> None:
-    """Print the report, and write the files asked for."""
+def _audit(target: str, more: dict[str, Any], ending: list[Callable[[], None]]) -> Report:
+    """Audit a loop in workers that a signal ends: an audit would wait for what they are doing."""
+    from torch_port.audit import audit
+    from torch_port.audit.target import target_of
+    from torch_port.audit.workers import Workers
+
+    target = target_of(target)  # before any process starts
+    with Workers() as workers:
+        ending.append(partial(_kill, workers))
+        return audit(target, note=warn if sys.stderr.isatty() else None, workers=workers, **more)
+
+
+def _kill(workers: Any) -> None:
+    """Kill workers, and what they have started; who waits for their answers goes on."""
+    for worker in workers.all:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+
+
+def _run_crash(impl: Any, options: argparse.Namespace) -> int:
+    with ended_by_signals():
+        return run_crash(impl, options)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
+    """What runs here ends at a signal, with its processes and its directories; another one ends it without them.
+
+    The list holds what is to be done first.
+    """
+    ending: list[Callable[[], None]] = []
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, DEFAULTS[number])
+        for first in ending:
+            first()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)  # as a shell reports it
+
+    here = threading.current_thread() is threading.main_thread()  # no other one may set what a signal does
+    # What is handled already, or ignored as by nohup, stays so.
+    ours = [number for number, default in DEFAULTS.items() if here and signal.getsignal(number) is default]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield ending
+    finally:
+        for number in ours:
+            signal.signal(number, DEFAULTS[number])
+
+
+def _tell(report: Report, options: argparse.Namespace) -> bool:
+    """Write the files asked for, and print the report; whether each could be written."""
     from torch_port.audit.page import html
     from torch_port.audit.report import as_json, lines
 
+    faults: dict[Path, OSError] = {}
     for path in options.report:
         text = html(report) if path.suffix == ".html" else json.dumps(as_json(report), indent=2) + "\n"
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            faults[path] = error
     if options.json:
         say_json(as_json(report))
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in lines(report):
-        say(line.encode(encoding, "backslashreplace").decode(encoding))
-    for path in options.report:
-        say(f"report: {path}")
+    else:
+        encoding = sys.stdout.encoding or "utf-8"
+        written = [f"report: {path}" for path in options.report if path not in faults]
+        for line in [*lines(report), *written]:
+            say(line.encode(encoding, "backslashreplace").decode(encoding))
+    for path, fault in faults.items():
+        warn(f"{path}: the report was not written: {fault.strerror or fault}")
+    return not faults
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -136,6 +195,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"audit: expected a TARGET, or --script with --resume, found {found}")
     if (options.script is None) != (options.resume is None):
         raise ValueError("audit: expected --script and --resume together: a command that trains, and one that goes on")
+    if options.allow and options.script is None:
+        raise ValueError("--allow: expected --script, whose files it is for; a TARGET loads its own state")
     for name, words in (("--script", ("{steps}", "{path}")), ("--resume", ("{path}",))):
         command = options.script if name == "--script" else options.resume
         if missing := [word for word in words if command is not None and word not in command]:

@@ -48,12 +48,35 @@ def stop_of(
     """
     if not ends:
         return Stop(place, True, "bitwise")
+    counted = miscounted(saved, ends)
     changes = None if changes is None else sorted(changes, key=lambda change: _order(saved[change.path]))
     lost = tuple(dict.fromkeys(part_of(change.path) for change in changes or ()))
     first = differences(place[0], _part(changes, lost[0]))[0] if changes else worst(ends)
     differing = tuple(change.path for change in changes or ())
     cause, lines = _cause(saved, changes), _lines(saved, lost)
+    if counted is not None:  # all else that differs at the end may follow from that
+        first, said, line = counted, *_other_end(place[-1], counted)
+        cause, lines = (f"{said}; {cause}", (line, *lines)) if lost else (said, (line,))
     return Stop(place, False, "differs", first, lost, False, cause, lines, differing=differing)
+
+
+def miscounted(saved: Tree, ends: Sequence[Difference]) -> Difference | None:
+    """The file's own counter of steps, where the resumed run did not end at the step it should."""
+    counters = {path for path, leaf in saved.items() if leaf.kind == "counter"}
+    counted = (one for one in ends if one.path in counters and one.expected == one.step and type(one.found) is int)
+    return next(counted, None)
+
+
+def _other_end(stop: int, counted: Difference) -> tuple[str, str]:
+    """That a resumed run ended at another step, and what to change, in words."""
+    steps, found = counted.step, counted.found
+    if found == steps - stop:
+        line = "the resume counts all steps, and seems to be given those that are left: {steps}, not {left}"
+    elif found == steps + stop:
+        line = "the resume counts the steps that are left, and seems to be given all: {left}, not {steps}"
+    else:
+        line = "see what --resume is given: {steps} are the steps in all, {left} those that are left to it"
+    return f"the resumed run did not end at step {steps}: {counted.path} is {found} then, not {steps}", line
 
 
 def part_of(path: str) -> str:

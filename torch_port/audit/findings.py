@@ -10,6 +10,8 @@ A path names a leaf: `model.layer0.weight`, `optimizer/exp_avg/layer0.weight`, `
 
 from typing import Any, NamedTuple
 
+from numpy_ref.console import BROKEN, FAILED, HOLDS
+
 Plain = bool | int | float | str | None
 
 
@@ -46,7 +48,7 @@ class Stop(NamedTuple):
 
     at: tuple[int, ...]
     holds: bool
-    relation: str  # "bitwise", "within" or "differs"
+    relation: str  # "bitwise", "within", "differs" or "raises"
     first: Difference | None = None  # the first step that differs, and there the leaf that tells most
     lost: tuple[str, ...] = ()  # a minimal set of states that, put back, makes the run equal; the first tells most
     proved: bool = False  # tried in a new process: with `lost` put back it is equal, with any part of it it is not
@@ -93,8 +95,8 @@ class Report(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The exit status: 0 it holds, 1 it does not, 2 the audit could not be made."""
-        return 2 if self.verdict == "failed" else 0 if self.holds else 1
+        """The exit status."""
+        return FAILED if self.verdict == "failed" else HOLDS if self.holds else BROKEN
 
     @property
     def first_lost(self) -> str | None:
@@ -116,36 +118,3 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_plain(child) for child in value]
     return value
-
-
-def report_from_plain(plain: dict[str, Any]) -> Report:
-    """The report that `as_plain` gave the values of."""
-    stops = tuple(
-        Stop(**{**_tuples(stop), "first": _difference(stop["first"]), "at": tuple(stop["at"])})
-        for stop in plain["stops"]
-    )
-    control = plain["control"]
-    if control is not None:
-        control = Control(**{**_tuples(control), "first": _difference(control["first"])})
-    return Report(
-        **{
-            **_tuples(plain),
-            "control": control,
-            "stops": stops,
-            "states": tuple(State(**state) for state in plain["states"]),
-            "failure": Failure(**plain["failure"]) if plain["failure"] else None,
-        }
-    )
-
-
-def _difference(plain: dict[str, Any] | None) -> Difference | None:
-    return None if plain is None else Difference(**plain)
-
-
-def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    """The values of a mapping, with lists as tuples."""
-    return {name: _tuple(value) for name, value in plain.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(_tuple(child) for child in value) if isinstance(value, list) else value

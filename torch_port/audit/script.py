@@ -25,9 +25,10 @@ from torch import Tensor
 from numpy_ref.container import CheckpointError
 from numpy_ref.equivalence import is_below
 from torch_port.audit import foreign
-from torch_port.audit.file_causes import differences, stop_of, worst
+from torch_port.audit.file_causes import differences, miscounted, stop_of, worst
 from torch_port.audit.findings import Control, Difference, Failure, Report, State, Stop
-from torch_port.audit.stops import steps_of
+from torch_port.audit.foreign.refusal import allowed_by_name
+from torch_port.audit.stops import checked_stops
 
 Tree = dict[str, foreign.Leaf]
 TIMEOUT = 600.0
@@ -60,17 +61,21 @@ def audit_script(
 
     Returns:
         The report; a command that fails, hangs or saves nothing is its failure.
+
+    Raises:
+        ValueError: stops that make no audit, or a class that cannot be allowed.
     """
     begun = time.perf_counter()
+    allowed_by_name(allow)  # a wrong one is refused before anything runs
     if every_step:
         at = range(1, steps)
     elif at is None:
         at = sorted({1, min(steps // 2 + 1, steps - 1), steps - 1})
-    name = f"{script} | {resume}"
+    name, stops = f"{script} | {resume}", checked_stops(at, steps)
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         commands = _Commands(Path(folder), script, resume, timeout, allow)
         try:
-            found = _audit(commands, name, steps, [steps_of(stop) for stop in at])
+            found = _audit(commands, name, steps, stops)
         except _Failed as failed:
             found = Report(name, steps, "failed", failure=failed.failure)
     return found._replace(seconds=time.perf_counter() - begun)
@@ -90,14 +95,15 @@ def _audit(commands: "_Commands", name: str, steps: int, places: Sequence[tuple[
     states, lacks, can_load = dict[str, State](), dict[str, None](), True
     for number, place in enumerate(places):
         home = commands.train(place[0], f"stop-{number}")
-        saved = commands.read(home)
+        saved = _with_counters(commands.read(home), place[0], reference, steps)
         for step, end in zip(place, (*place[1:], steps), strict=True):
             commands.resume(home, step, end)
         found = _differences(steps, reference, commands.read(home, ends))
-        changed = _changed_by_load(commands, place[0], f"load-{number}") if found and can_load else None
+        changed = _changed_by_load(commands, saved, place[0], f"load-{number}") if found and can_load else None
         can_load = can_load and (changed is not None or not found)  # as it is at one stop, so at all
         stops.append(stop_of(place, saved, changed, found))
-        lacks |= dict.fromkeys(foreign.lacks(saved))
+        if not miscounted(saved, found):
+            lacks |= dict.fromkeys(foreign.lacks(saved))
         for state in _states(saved, changed):
             states[state.path] = state if state.path not in states or changed is not None else states[state.path]
     warnings = [f"not compared: {path}" for path, leaf in reference.items() if leaf.form == "other"]
@@ -109,10 +115,19 @@ def _audit(commands: "_Commands", name: str, steps: int, places: Sequence[tuple[
     return Report(name, steps, verdict, control, tuple(stops), tuple(states.values()), tuple(warnings))
 
 
-def _changed_by_load(commands: "_Commands", step: int, name: str) -> list[foreign.Change] | None:
+def _with_counters(saved: Tree, step: int, reference: Tree, steps: int) -> Tree:
+    """What is saved; a number that is the step in both files counts steps, whatever its name."""
+
+    def counts(path: str, leaf: foreign.Leaf) -> bool:
+        pair = leaf.value, reference[path].value if path in reference else None
+        return leaf.kind == "other" and all(type(value) is int for value in pair) and pair == (step, steps)
+
+    return {path: leaf._replace(kind="counter") if counts(path, leaf) else leaf for path, leaf in saved.items()}
+
+
+def _changed_by_load(commands: "_Commands", saved: Tree, step: int, name: str) -> list[foreign.Change] | None:
     """What differs when a file is loaded and saved again with no step between; None if that cannot be told."""
     home = commands.train(step, name)
-    saved = commands.read(home)
     try:
         commands.resume(home, step, step)
         found = commands.read(home)

@@ -46,13 +46,13 @@ def crash(
         restarts: starts after a crash, before there is no way back; one that fails and changes nothing is the last.
         jobs: runs at once.
         compare: patterns of the files to compare at the end; default is all that the run wrote, except files that it
-            appends to and those that two uninterrupted runs write differently.
+            appends to and those that two uninterrupted runs write differently. One that is of no file is refused.
         may_lose: finished saves that a crash may cost.
         progress: told what is being done.
 
     Returns:
-        The report. A script that fails without a crash, or writes nothing, has the verdict "failed"; one whose own
-        checkpoint differs between two uninterrupted runs, "not deterministic".
+        The report. A script that fails without a crash, or writes nothing that can be compared, has the verdict
+        "failed"; one whose own checkpoint differs between two uninterrupted runs, "not deterministic".
 
     Raises:
         ValueError: there is no command, or no such directory.
@@ -112,8 +112,9 @@ def run_crash(impl: Any, options: argparse.Namespace) -> int:
     """Crash a script, and print the judgement."""
     for name, least in {"limit": 0, "timeout": 0.0, "restarts": 1, "jobs": 1, "may_lose": 0}.items():
         value = getattr(options, name)
-        if value < least or (name == "timeout" and value == 0):
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least {least or 'a little'}, found {value}")
+        if not value >= least or (name == "timeout" and value == 0):
+            bound = "more than" if name == "timeout" else "at least"
+            raise ValueError(f"--{name.replace('_', '-')}: expected {bound} {least:g}, found {value}")
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     progress = Progress(quiet=options.json)
     report = crash(

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from numpy_ref.tree import printable
 from torch_port.audit.crash.bench import Bench, Ran, Refused
 from torch_port.audit.crash.directory import names_in, unexplained, unlike, unlike_a_copy
 from torch_port.audit.crash.disk import Event, State
@@ -49,7 +50,7 @@ def refer(bench: Bench, compare: Sequence[str], jobs: int, progress: Callable[[s
         disk.apply(event)
     last = disk.visible()
     notes = unexplained(last, end) + unlike_a_copy(last, end)
-    compared, unequal = _to_compare(ran.events, end, other, compare)
+    compared, unequal = _to_compare(_written(ran.events, end), end, other, compare)
     if any(shape(name) == saved_as for name, _ in unequal) or (unequal and not compared):
         name, how = next(item for item in unequal if shape(item[0]) == saved_as or not compared)
         raise Refused(
@@ -73,20 +74,36 @@ def _tail(output: str) -> str:
     return "\n".join(output.rstrip().splitlines()[-12:])
 
 
+def _written(events: list[Event], end: Path) -> dict[str, bool]:
+    """The files of the end that the run wrote; whether it wrote each whole, and did not append to it."""
+    changes = [event for event in events if event.call in CHANGES]
+    touched = {event.name for event in changes} | {event.target for event in changes if event.call != "symlink"}
+    appended = {event.name for event in events if event.call == "append"}
+    written = {}
+    for name, kind in names_in(end):
+        above = map(str, Path(name).parents)  # a directory may be made under another name, and renamed when whole
+        if kind != "directory" and not touched.isdisjoint([name, *above]):
+            written[name] = name not in appended
+    return written
+
+
 def _to_compare(
-    events: list[Event], end: Path, other: Path, patterns: Sequence[str]
+    files: dict[str, bool], end: Path, other: Path, patterns: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The files to compare at the end, and those that cannot be, each with how two runs differ in it."""
-    touched = {name for event in events if event.call in CHANGES for name in (event.name, event.target)}
-    appended = {event.name for event in events if event.call == "append"}
-    compared, unequal = [], []
-    for name, kind in names_in(end):
-        wanted = any(Path(name).match(pattern) for pattern in patterns) if patterns else name not in appended
-        if kind == "directory" or name not in touched or not wanted:
-            continue
-        how = unlike(end / name, other / name)
-        if how:
-            unequal.append((name, how))
-        else:
-            compared.append(name)
-    return compared, unequal
+    there = ", ".join(map(printable, files)) or "no file that is there at its end"
+    matching = {pattern: [name for name in files if _matches(name, pattern)] for pattern in patterns}
+    if useless := [pattern for pattern, names in matching.items() if not names]:
+        found = f"found {', '.join(map(repr, useless))}; it wrote {there}"
+        raise Refused("failed", f"--compare: expected patterns of files that the script wrote, {found}")
+    asked = {name for names in matching.values() for name in names}
+    wanted = [name for name, whole in files.items() if (name in asked if patterns else whole)]
+    if not wanted:
+        text = "nothing to compare at the end, so no crash can be judged: give --compare PATTERN; the script wrote"
+        raise Refused("failed", f"{text} {there}")
+    hows = {name: unlike(end / name, other / name) for name in wanted}
+    return [name for name in wanted if not hows[name]], [(name, how) for name, how in hows.items() if how]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return bool(pattern) and Path(name).match(pattern)

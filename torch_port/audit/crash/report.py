@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from numpy_ref.console import say
+from numpy_ref.console import BROKEN, FAILED, HOLDS, say
 from numpy_ref.tree import printable
 from torch_port.audit.crash.disk import Event
 from torch_port.audit.crash.points import shape
 from torch_port.audit.words import clean
 
-HOLDS, BROKEN, FAILED = 0, 1, 2
 RESUMED, LOST, NO_WAY_BACK = "resumed", "work lost", "no way back"
 
 
@@ -105,7 +104,7 @@ def print_report(report: Report) -> None:
         tried += ", an even spread from the first save to the last; --limit 0 tries all"
     saves = f"{report.saves} saves of {printable(report.saved_as)}"
     say(f"{' '.join(report.command)}: {report.seconds:.1f} s, {saves}, {tried}")
-    say(f"compared at the end: {', '.join(map(printable, report.compared)) or 'nothing'}")
+    say(f"compared at the end: {', '.join(map(printable, report.compared))}")
     counts = Counter(trial.judgement for trial in report.trials)
     told = ", ".join(f"{counts[name]} {name}" for name in (RESUMED, LOST, NO_WAY_BACK) if counts[name])
     say(f"{len(report.trials)} crashes: {told}")
