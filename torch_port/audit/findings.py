@@ -10,9 +10,8 @@ A path names a leaf: `model.layer0.weight`, `optimizer/exp_avg/layer0.weight`, `
 
 from typing import Any, NamedTuple
 
-from numpy_ref.console import BROKEN, FAILED, HOLDS
-
 Plain = bool | int | float | str | None
+HOLDS, BROKEN, FAILED = 0, 1, 2  # as in numpy_ref.console, which a plugin that is not used must not import
 
 
 class Difference(NamedTuple):
