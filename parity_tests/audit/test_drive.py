@@ -241,7 +241,7 @@ def test_stops_that_are_none_are_refused(at: list[object]) -> None:
         checked_stops(at, STEPS)
     with pytest.raises(ValueError, match="module:Name"):
         audit("nothing")
-    with pytest.raises(ValueError, match="top level of a module"):
+    with pytest.raises(TypeError, match="top level of a module"):
         audit(lambda: None)
 
 

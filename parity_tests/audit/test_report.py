@@ -276,7 +276,7 @@ def test_a_stop_that_does_not_hold_comes_before_those_that_do():
         "stopped after step 1, after steps 3 and 5: holds, bitwise",
     ]
     assert "2 of" not in text[0]
-    assert "1 of 3 stops differ" in " ".join(text[:2])
+    assert "1 of 3 stops do not hold" in " ".join(text[:2])
 
 
 @given(st.lists(st.sampled_from([HELD, LOST, LOST._replace(cause="another")]), max_size=6))

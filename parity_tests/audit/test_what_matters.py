@@ -189,7 +189,9 @@ def test_several_leaves_have_the_longest_common_path(group: str, paths: list[str
 
 
 def test_a_loop_that_ends_only_when_it_is_resumed_is_told_so(workers: Workers) -> None:
-    failure = audited(workers, loops.EndsWhenResumed).failure
+    report = audited(workers, loops.EndsWhenResumed)
+    failure = report.failure
+    assert report.verdict == "broken"
     assert failure is not None
     assert failure.phase == "step 11, resumed after step 7"
     assert failure.error == (

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch_port.audit import judge
+from torch_port.audit.paths import DATA, PLACE_IN_GROUPS
 from torch_port.audit.record import Record, rest_of_iterators
 
 # The kinds in the order in which suspects are cleared: first what is seldom the cause.
 CLEARED = ("gradient", "position", "other", "counter", "mode", "generator", "buffer", "scaler", "schedule", "optimizer",
            "parameter", "samples")  # fmt: skip
+TRAINED = ".param_groups"  # which tensors an optimizer trains, as one
 
 
 class Suspect(NamedTuple):
@@ -63,7 +65,12 @@ def _links(a: Record, resumed: Record, stop: int) -> dict[str, dict[str, str | N
     links: dict[str, dict[str, str | None]] = {}
     for path in here.keys() | there.keys():
         if here.get(path) != there.get(path):
-            links.setdefault(a.groups.get(path) or resumed.groups.get(path) or path, {})[path] = here.get(path)
+            trained = PLACE_IN_GROUPS.fullmatch(path)
+            if trained and (path not in here or path in there):
+                continue  # it trains a tensor that the run holds: in another order at most
+            whose = path.removesuffix(DATA)
+            group = trained[1] + TRAINED if trained else a.groups.get(whose) or resumed.groups.get(whose) or whose
+            links.setdefault(group, {})[path] = here.get(path)
     return links
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from torch_port.audit.leaves import Leaf
+from torch_port.audit.paths import DATA, PLACE_IN_GROUPS
 
 Leaves = dict[str, Leaf]
 
@@ -28,9 +29,14 @@ def cause(
         types: path -> its type in the file, where it is another than in the run.
     """
     if links:
-        place, target = next(iter(sorted(links.items(), key=lambda one: one[0])))
+        place, target = _telling(links)
+        place = place.removesuffix(DATA)
+        if trained := PLACE_IN_GROUPS.fullmatch(place):
+            return f"{trained[1]} trains other tensors after the load than the run has: not {target}, but a former one"
         if target is None:
             return f"{place} shares its memory with another state after the load, and did not before the stop"
+        if target in here and here[target].device:
+            return f"{place} shares its memory with {target} before the stop, and not after the load"
         return f"{place} is {target} itself before the stop, and something of its own after the load"
     a, b = here.get(path), there.get(path)
     if kind == "generator":
@@ -63,6 +69,37 @@ def cause(
         return f"{path} is {_shown(b)} after the load, not {_shown(a)}"
     gone = bool(below) and not any(name in there for name in below)
     return f"{path} is {'empty' if gone else 'not what it was'} after the load"
+
+
+def _telling(links: dict[str, str | None]) -> tuple[str, str | None]:
+    """The link that tells most: one that was there before the stop, and the first of these."""
+    return min(links.items(), key=lambda one: (one[1] is None, one[0]))
+
+
+def link_advice(links: dict[str, str | None], written: Mapping[str, str]) -> str:
+    """What to do where two states are one before the stop only, or after the load only.
+
+    Args:
+        links: as for `cause`.
+        written: as for `advice`.
+    """
+    place, target = _telling(links)
+    here = _code(place.removesuffix(DATA), written)
+    if trained := PLACE_IN_GROUPS.fullmatch(place):
+        owner = _code(trained[1], written)
+        return (
+            f"load the model without assign=True, or make {owner} anew over the model's parameters after the model's "
+            f"load, and then call {owner}.load_state_dict(...)"
+        )
+    if target is None:
+        return f"give {here} a copy of its own in load_state_dict, by .clone()"
+    there = _code(target, written)
+    if place.endswith(DATA):
+        return (
+            f"{here} is no copy of {there}, and changes with it: keep a copy, by .clone(), and save it, or take it "
+            f"anew from {there} after the load"
+        )
+    return f"make the two one again, last in load_state_dict: {here} = {there}"
 
 
 def other_type(
@@ -112,7 +149,14 @@ def _count(items: int) -> str:
     return "nothing" if not items else f"{items} item{'' if items == 1 else 's'}"
 
 
-def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] = {}, dtype: str = "") -> str:
+def advice(
+    path: str,
+    kind: str,
+    saved: bool | None,
+    written: Mapping[str, str] = {},
+    dtype: str = "",
+    within: Mapping[str, str] = {},
+) -> str:
     """The line to add.
 
     Args:
@@ -121,16 +165,19 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
         saved: whether the saved dict has it; None where that cannot be told.
         written: path -> what is written to reach it, where that is not `self.path`.
         dtype: the library and the class of a generator.
+        within: path -> what it is in words, where no line of the run's methods reaches it.
     """
 
     def code(place: str) -> str:
-        return written.get(place, f"self.{place}")
+        return _code(place, written)
 
     if kind == "other" and "optimizer" in path.split("."):
         return f"load into the optimizer that {path} refers to, or make {path.rpartition('.')[0]} anew after it"
     if saved and kind not in ("mode", "position"):
         return f"{path} is in the saved state: load it, last if something else sets it too"
     place = path.split("/")[0]
+    if kind not in ("position", "samples") and (inner := within.get(path) or within.get(place)):
+        return f"keep {inner} in an attribute of the run: save that, and set it in load_state_dict"
     if "/" not in path:
         place = ".".join(path.split(".")[: 2 if path.startswith("globals.") else 1])
     if kind in ("optimizer", "schedule", "scaler"):
@@ -172,11 +219,19 @@ def advice(path: str, kind: str, saved: bool | None, written: Mapping[str, str] 
     return f"save {code(path)}, and set it in load_state_dict{shared}"
 
 
+def _code(path: str, written: Mapping[str, str]) -> str:
+    """What is written to reach a path."""
+    return written.get(path, f"self.{path}")
+
+
 POSITION_ADVICE = (
     "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
     "after the load make the same order and skip that many"
 )
-WORDS_UNPROVED = "no state that can be put back makes the run equal: what differs lies outside of what the audit sees"
+WORDS_UNPROVED = (
+    "no state that can be put back makes the run equal, so that this is suspected only, and what the audit does not "
+    "see may be lost too"
+)
 MOST_LINES = 5  # of advice on what is suspected only
 HIDDEN_ADVICE = (
     "see what computes the first difference: it reads a state that the file does not have",

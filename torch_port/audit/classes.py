@@ -1,9 +1,10 @@
-"""What the user's classes hold themselves: counters, tables and generators that all of their objects share."""
+"""What the user's classes hold themselves: counters and generators that all of their objects share, and methods."""
 
 import functools
 import site
 import sys
 import sysconfig
+import types
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,13 @@ def held_by_class(cls: type) -> list[tuple[str, Any]]:
         (name, value) for name, value in list(vars(cls).items())
         if not name.startswith("__") and not hasattr(type(value), "__get__")
     ]  # fmt: skip
+
+
+def methods_of_class(cls: type) -> list[tuple[str, Any]]:
+    """The functions that a class defines, whatever they are wrapped in: they have closures and defaults."""
+    found: list[tuple[str, Any]] = []
+    for name, value in [] if issubclass(cls, Enum) else list(vars(cls).items()):
+        inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        sides = (inner.fget, inner.fset, inner.fdel) if isinstance(inner, property) else (inner,)
+        found += [(name, side) for side in sides if isinstance(side, (types.FunctionType, types.MethodType))]
+    return found

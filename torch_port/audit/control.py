@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 HASH_NOTE = "runs with one hash seed are equal, with another they differ: the order of a set or hash() matters"
 HASH_ADVICE = "sort what is taken from a set, as in sorted(names), or start every run with the same PYTHONHASHSEED"
 
+SEEDS = {"torch": "torch.manual_seed(0)", "cuda": "torch.manual_seed(0)", "numpy": "numpy.random.seed(0)",
+         "python": "random.seed(0)"}  # fmt: skip
+
 
 class Ground(NamedTuple):
     """What resumes are judged by."""
@@ -42,7 +45,7 @@ def ground_of(session: "Session", a: Record, b: Record) -> Ground:
     if first is None:
         return Ground(Control(True), passed, False)
     session.note("the two differ: two more uninterrupted runs")
-    plain = session.run(1, "C")
+    plain = session.run(1, "C", anew=True)  # generators that nobody has seeded are elsewhere there
     saving = session.run(1, "D", save={step: f"{file}.again" for step, file in session.files.items()})
     runs = (a, b, plain, saving)
     for number, one in enumerate(runs):
@@ -56,18 +59,29 @@ def ground_of(session: "Session", a: Record, b: Record) -> Ground:
 
 def _notes(session: "Session", a: Record, b: Record, plain: Record, saving: Record) -> list[str]:
     """Why uninterrupted runs differ: a seed, a hash, a save with side effects, or a flag."""
+    used = session.moving | {*a.facts["used"]}
     seeds = sorted(
-        path for path, one in a.at[0].items()
-        if one.kind == "generator" and path in session.moving and b.at[0].get(path) != one
-    )  # fmt: skip
+        path for path, one in a.at[0].items() if one.kind == "generator" and path in used and b.at[0].get(path) != one
+    )
     equal = judge.floor_of(b, plain)[0] is None  # the two with one hash seed
     if seeds and not equal:
-        return [f"not seeded when the run is constructed: {', '.join(seeds)}"]
+        return _unseeded(seeds)
     if equal:
         if judge.floor_of(plain, saving)[0] is not None:
             return ["runs that do not save are equal: to save changes the run"]
         return [HASH_NOTE, HASH_ADVICE]
     return list(a.facts["flags"])
+
+
+def _unseeded(paths: list[str]) -> list[str]:
+    """Which generators nobody has seeded, and the lines that do."""
+    owns = [path for path in paths if not path.startswith("rng/")]
+    names = [path.removeprefix("rng/").partition(":")[0] for path in paths if path not in owns]
+    said = [f"not seeded when the run is constructed: {', '.join(owns)}"] if owns else []
+    if names:
+        lines = dict.fromkeys(SEEDS[name] for name in names)
+        said += [f"not seeded: {', '.join(dict.fromkeys(names))}", f"call {', '.join(lines)} before anything is drawn"]
+    return said
 
 
 def with_one_seed(control: Control, stops: list[Stop]) -> Control:

@@ -8,7 +8,6 @@ has imported torch and the user's module, and nothing more, or a new process whe
 """
 
 import itertools
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +21,16 @@ from torch_port.audit.control import Ground, ground_of, with_one_seed
 from torch_port.audit.findings import Control, Failure, Report, Stop
 from torch_port.audit.power import power_of
 from torch_port.audit.record import Record
-from torch_port.audit.resume import judged, resume
+from torch_port.audit.resume import judged, resume, told
 from torch_port.audit.states import states_of
 from torch_port.audit.stops import Stops, checked_stops, choose_stops
 from torch_port.audit.trials import Batches
 from torch_port.audit.workers import AuditFailed, Workers
+
+NOTHING_MOVES = (
+    "nothing that the audit sees changes from step to step, so that every resume would look equal: return the loss "
+    "from step(), or hold the model and the optimizer as attributes of the run"
+)
 
 
 def audit_target(
@@ -59,20 +63,6 @@ def audit_target(
     return report._replace(seconds=time.monotonic() - began)
 
 
-def told(failure: Failure) -> Failure:
-    """The failure; of a loop that was at its end, how many steps it has."""
-    step = re.fullmatch(r"step (\d+)(, resumed after step (\d+))?", failure.phase)
-    if step is None or not failure.error.startswith("StopIteration"):
-        return failure
-    last = int(step[1]) - 1
-    if step[2]:
-        where = f"the loop that was resumed after step {step[3]} ended after step {last}"
-        return failure._replace(error=f"{failure.error}: {where}; the one that never stopped went on")
-    if last < 2:
-        return failure
-    return failure._replace(error=f"{failure.error}: the loop ended after {last} steps; use --steps {last}")
-
-
 class Session:
     """One audit: its workers, and what it knows so far."""
 
@@ -86,6 +76,7 @@ class Session:
         self.target, self.steps, self.home, self.note = target, steps, home, note
         self.workers, self.pool = workers.all, workers.pool
         self.control: Control | None = None
+        self.failure: Failure | None = None  # of the first resume that raised
         self.stops: list[Stop] = []  # when all of them are judged
         self.records: dict[int, Record] = {}  # stop -> the run resumed there
         self.known: list[tuple[str, ...]] = []  # minimal sets found so far
@@ -132,6 +123,7 @@ class Session:
         self.moving = judge.changing(self.a) | judge.changing(b)
         self.ground = ground_of(self, self.a, b)
         self.control = self.ground.control
+        self._check_moves()
         for place, stop in enumerate(stops):
             self.note(f"resume after step {', '.join(map(str, stop))}")
             self.judging.append(self.submit(judged, self, stop, resume(self, stop), place))
@@ -146,8 +138,9 @@ class Session:
             self.note("detector power: what would be caught")
             states = power_of(self, states)
         return Report(
-            self.target, self.steps, self._verdict(), self.control, tuple(self.stops), states, tuple(warnings)
-        )
+            self.target, self.steps, self._verdict(), self.control, tuple(self.stops), states, tuple(warnings),
+            self.failure,
+        )  # fmt: skip
 
     @property
     def resumer(self) -> int:
@@ -165,18 +158,25 @@ class Session:
             return bool(found.faults)
         return not judge.within(found.largest, self.ground.control.floor)
 
+    def _check_moves(self) -> None:
+        """Refuse a run of which nothing that is seen changes: every resume would be equal, whatever it lost."""
+        kinds = {judge.kind_of(path, *self.a.at.values()) for path in self.moving - self.ground.passed}
+        if not kinds & (judge.RESULTS | judge.MARKS):
+            raise AuditFailed(Failure("two uninterrupted runs", NOTHING_MOVES))
+
     def _check(self, step: int) -> list[str]:
         """What the load at one stop does beyond its result."""
         warnings = list(self.a.facts["warnings"])
         for record in self.records.values():
             warnings += record.facts["warnings"]
         try:
-            checked = self.run(1, "K", start=step, steps=step, load=self.files[str(step)], checks=True)
+            changes = judge.moved(self.a.at[0], self.a.at[step])
+            checked = self.run(1, "K", start=step, steps=step, load=self.files[str(step)], checks=True, changes=changes)
             warnings += checked.facts["warnings"]
         except AuditFailed as failed:
-            warnings.append(
+            warnings += [] if self.failure else [
                 f"{failed.failure.phase}, after the state was loaded and saved again: {failed.failure.error}"
-            )
+            ]  # fmt: skip
         passed = sorted(path for path in self.ground.passed if self.a.at[self.steps].get(path) is not None)
         if passed:
             warnings.append(f"not judged, as two uninterrupted runs differ there: {', '.join(passed[:6])}")

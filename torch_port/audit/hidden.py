@@ -1,6 +1,9 @@
 """What the walk passes over: what a library keeps for itself, and objects that hold no state of a loop."""
 
+import dis
+import functools
 import re
+import sys
 import threading
 import types
 
@@ -23,12 +26,41 @@ UNSEEN = (
     *(type, types.ModuleType, types.GenericAlias, types.CodeType, re.Pattern),
     *(torch.autograd.graph.Node, type(threading.Lock()), type(threading.RLock())),
 )
+OPAQUE = {  # packages of the standard library: what others than the loop change, in their own time
+    *("threading", "queue", "_queue", "concurrent", "multiprocessing", "subprocess", "asyncio", "_asyncio"),
+    *("socket", "selectors", "sqlite3", "io", "_io"),
+}
 HOLD_NOTHING = (
     *("pathlib", "logging", "datetime", "re", "typing", "inspect", "weakref", "_weakref", "argparse", "abc"),
-    *("collections.abc", "torch._C", "functools", "operator", "enum", "io", "_io"),
+    *("collections.abc", "torch._C", "functools", "operator", "enum"),
 )
 
 
 def holds_nothing(cls: type) -> bool:
     """Whether a class is of a module whose objects hold no state of a loop."""
     return any(cls.__module__ == name or cls.__module__.startswith(name + ".") for name in HOLD_NOTHING)
+
+
+def is_opaque(cls: type) -> bool:
+    """Whether the objects of a class are threads, queues, executors, processes, files and the like."""
+    return any(_package(base) in OPAQUE for base in cls.__mro__)
+
+
+def own_of_library(cls: type) -> "re.Pattern[str]":
+    """The attributes of an opaque object that are not the user's: all, or in a user's class those its base sets."""
+    libraries = tuple(base for base in cls.__mro__ if _package(base) in sys.stdlib_module_names)
+    return re.compile(".*", re.DOTALL) if cls in libraries else _set_by(libraries)
+
+
+@functools.cache
+def _set_by(classes: tuple[type, ...]) -> "re.Pattern[str]":
+    """The attributes that the methods of classes set."""
+    methods = [one for cls in classes for one in vars(cls).values() if isinstance(one, types.FunctionType)]
+    names = {
+        found.argval for method in methods for found in dis.get_instructions(method) if found.opname == "STORE_ATTR"
+    }
+    return re.compile("|".join(map(re.escape, sorted(names))) or r"(?!)")
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]

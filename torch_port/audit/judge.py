@@ -52,6 +52,11 @@ def changing(record: Record) -> set[str]:
     return moves
 
 
+def moved(here: dict[str, Leaf], there: dict[str, Leaf]) -> bool:
+    """Whether anything that is judged by its value has another one at another moment."""
+    return any(kind_of(path, here, there) in SHOWN for path in differing(here, there))
+
+
 def differing(a: dict[str, Leaf], b: dict[str, Leaf], passed: Iterable[str] = ()) -> list[str]:
     """The paths at which two moments differ, the most telling first."""
     hidden = set(passed)

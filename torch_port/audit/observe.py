@@ -1,9 +1,9 @@
 """A run object as an ordered map of its states: path -> Slot, each with its value and the way to put another there.
 
 The walk follows attributes, containers, closures and iterators from the run object and the module's globals, then the
-user's functions that a library's object calls and the user's classes, and adds the generators of the process. Every
-object counts once, under the first path that reaches it. What a library keeps for itself (caches) is passed over; an
-object that cannot be looked into is listed in `opaque`.
+user's functions that a library's object calls and the user's classes with their methods, and adds the generators of
+the process. Every object counts once, under the first path that reaches it. What a library keeps for itself (caches) is
+passed over; an object that cannot be looked into is listed in `opaque`.
 """
 
 import functools
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from torch_port.audit.classes import held_by_class, is_users, path_of_class
+from torch_port.audit.classes import held_by_class, is_users, methods_of_class, path_of_class
 from torch_port.audit.functions import BOUND, called_by, held_by
 from torch_port.audit.hidden import (
     HIDDEN_OF_MODULES,
@@ -29,8 +29,11 @@ from torch_port.audit.hidden import (
     HIDDEN_OF_SCHEDULES,
     UNSEEN,
     holds_nothing,
+    is_opaque,
+    own_of_library,
 )
 from torch_port.audit.leaves import Leaf
+from torch_port.audit.paths import DATA, join, place_in_groups
 from torch_port.audit.places import attributes_of, entry, in_dict, in_list, in_object, in_scaler, into
 from torch_port.audit.values import (
     GENERATORS,
@@ -45,6 +48,7 @@ from torch_port.audit.values import (
 DEEPEST = 24
 MOST = 20_000  # slots
 NAME = re.compile(r"[^.\[]+")
+HOLDERS = (type, types.FunctionType)  # what is under them has a name of its own
 LINKED = (torch.Tensor, torch.nn.Module, Optimizer, dict, list, *GENERATORS)  # what is better not held twice
 
 
@@ -124,6 +128,8 @@ class _Walker:
                     self.objects[path] = cls
                     for name, child in held_by_class(cls):
                         self.visit(f"{path}.{name}", child, 1, in_object(cls, name))
+                    for name, method in methods_of_class(cls):
+                        self.visit(f"{path}.{name}", method, 1, None)
             self._all_later()
 
     def add(self, path: str, kind: str, value: Any, put: Any = None, *, group: str = "", drop: Any = None) -> None:
@@ -163,9 +169,12 @@ class _Walker:
             self._attributes(path, value, depth, HIDDEN_OF_SCHEDULES, "schedule", path)
         elif isinstance(value, GradScaler):
             for name, held, set_it in in_scaler(value) if value.is_enabled() else ():
-                self.add(_join(path, name), "scaler", held, set_it, group=path)
+                self.add(join(path, name), "scaler", held, set_it, group=path)
         elif isinstance(value, _BaseDataLoaderIter):
             self._position(path, value)
+        elif is_opaque(type(value)):
+            self.opaque[path] = type(value).__name__
+            self._attributes(path, value, depth, own_of_library(type(value)))
         else:
             self._container(path, value, depth, put)
 
@@ -185,7 +194,7 @@ class _Walker:
                 self.visit(f"{path}[{index}]", child, depth + 1, None)
         elif isinstance(value, (types.FunctionType, functools.partial, *BOUND)):
             for name, child, set_it in held_by(value):
-                self.visit(_join(path, name), child, depth + 1, set_it)
+                self.visit(join(path, name), child, depth + 1, set_it)
         elif isinstance(value, types.GeneratorType):
             self._frame(path, value, depth)
         elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
@@ -202,7 +211,7 @@ class _Walker:
         for name, child in attributes_of(owner):
             if hidden.fullmatch(name):
                 continue
-            place, put = _join(path, name), in_object(owner, name)
+            place, put = join(path, name), in_object(owner, name)
             if kind and (isinstance(child, PLAIN) or is_plain(child)):
                 self.add(place, kind, child, put, group=group, drop=put.drop)
             else:
@@ -212,7 +221,7 @@ class _Walker:
     def _called(self, path: str, owner: Any, depth: int) -> None:
         """The user's functions that a library's object calls, after all that has a name without them."""
         for name, function in called_by(owner):
-            self.later.append(functools.partial(self.visit, _join(path, name), function, depth + 1, None))
+            self.later.append(functools.partial(self.visit, join(path, name), function, depth + 1, None))
 
     def _tensor(self, path: str, value: torch.Tensor, put: Any) -> None:
         parameter = isinstance(value, torch.nn.Parameter) or (value.requires_grad and value.is_leaf)
@@ -223,18 +232,19 @@ class _Walker:
             self._memory(path, value)
 
     def _top(self, path: str) -> str:
-        """The attribute of the run object, of a class, or the global that a path lies under."""
+        """The attribute of the run object, of a class or of its methods, or the global that a path lies under."""
         first = NAME.match(path, len("globals.") if path.startswith("globals.") else 0)
         end = first.end() if first else len(path)
-        inner = NAME.match(path, end + 1) if isinstance(self.objects.get(path[:end]), type) else None
-        return path[: inner.end() if inner else end]
+        while isinstance(self.objects.get(path[:end]), HOLDERS) and (inner := NAME.match(path, end + 1)):
+            end = inner.end()
+        return path[:end]
 
     def _memory(self, path: str, value: torch.Tensor) -> None:
         """Note who else has this very memory."""
         if value.layout == torch.strided and value.numel():
             place = (value.data_ptr(), tuple(value.shape))
             if self.memory.setdefault(place, path) != path:
-                self.aliases.setdefault(path, self.memory[place])
+                self.aliases.setdefault(path + DATA, self.memory[place])
 
     def _parameter(self, path: str, name: str, value: torch.Tensor, group: str) -> None:
         self.names[id(value)] = name
@@ -253,28 +263,32 @@ class _Walker:
 
     def _module(self, path: str, root: torch.nn.Module, depth: int) -> None:
         for name, module in root.named_modules():
-            place = _join(path, name)
+            place = join(path, name)
             self.at.setdefault(id(module), place)
             self.objects[place] = module
-            self.add(_join(place, "training"), "mode", module.training, in_object(module, "training"),
-                     group=_join(path, "training"))  # fmt: skip
+            self.add(join(place, "training"), "mode", module.training, in_object(module, "training"),
+                     group=join(path, "training"))  # fmt: skip
         for name, parameter in root.named_parameters():
             if id(parameter) not in self.names:
-                self._parameter(_join(path, name), name, parameter, path)
+                self._parameter(join(path, name), name, parameter, path)
+        for name, parameter in root.named_parameters(remove_duplicate=False):
+            if (place := join(path, name)) != self.at[id(parameter)]:  # tied weights
+                self.objects.setdefault(place, parameter)
+                self.aliases.setdefault(place, self.at[id(parameter)])
         for name, buffer in root.named_buffers():
             if id(buffer) not in self.at:
-                self.at[id(buffer)] = _join(path, name)
+                self.at[id(buffer)] = join(path, name)
                 self.keep.append(buffer)
-                self.objects[_join(path, name)] = buffer
-                self._memory(_join(path, name), buffer)
-                self.add(_join(path, name), "buffer", buffer, into(buffer))
+                self.objects[join(path, name)] = buffer
+                self._memory(join(path, name), buffer)
+                self.add(join(path, name), "buffer", buffer, into(buffer))
         for name, module in root.named_modules():
             for attribute, child in attributes_of(module):
                 if not HIDDEN_OF_MODULES.fullmatch(attribute) and not attribute.startswith("_flat_weight"):
                     put = in_object(module, attribute)
-                    self.visit(_join(_join(path, name), attribute), child, depth + 1, put)
+                    self.visit(join(join(path, name), attribute), child, depth + 1, put)
             self.classes[type(module)] = None
-            self._called(_join(path, name), module, depth)
+            self._called(join(path, name), module, depth)
 
     def _optimizer(self, path: str, optimizer: Optimizer, depth: int) -> None:
         for number, group in enumerate(optimizer.param_groups):
@@ -286,6 +300,8 @@ class _Walker:
                     self.add(f"{path}/{key}{tail}", kind, value, put, group=f"{path}/{key}")
             for place, parameter in enumerate(group["params"]):
                 name = self.names.setdefault(id(parameter), f"group{number}.{place}")
+                if id(parameter) in self.at:
+                    self.aliases[f"{path}{place_in_groups(number, place)}"] = self.at[id(parameter)]
                 state = optimizer.state.get(parameter, {})
                 self.objects[f"{path}//{name}"] = (optimizer, parameter)
                 for key, value in state.items():
@@ -298,18 +314,18 @@ class _Walker:
         self.add(f"{group}/{name}", "optimizer", value, put, group=group, drop=held.drop)
 
     def _position(self, path: str, iterator: Any) -> None:
-        self.add(_join(path, "position"), "position", int(iterator._num_yielded), group=path)
-        self.add(_join(path, "base_seed"), "position", getattr(iterator, "_base_seed", None), group=path)
+        self.add(join(path, "position"), "position", int(iterator._num_yielded), group=path)
+        self.add(join(path, "base_seed"), "position", getattr(iterator, "_base_seed", None), group=path)
 
     def _frame(self, path: str, generator: Any, depth: int) -> None:
         frame = generator.gi_frame
         line = None if frame is None else frame.f_lineno
-        self.add(_join(path, "line"), "position", line, group=path)
+        self.add(join(path, "line"), "position", line, group=path)
         for name, child in list(frame.f_locals.items()) if frame is not None else ():
             if isinstance(child, PLAIN) or is_plain(child):
-                self.add(_join(path, name), "position", child, group=path)
+                self.add(join(path, name), "position", child, group=path)
             else:
-                self.visit(_join(path, name), child, depth + 1, None)
+                self.visit(join(path, name), child, depth + 1, None)
 
     def _iterator(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, itertools.count):
@@ -321,14 +337,10 @@ class _Walker:
             self.opaque[path] = type(value).__name__
             return
         if place:
-            self.add(_join(path, "position"), "position", place[0], value.__setstate__, group=path)
+            self.add(join(path, "position"), "position", place[0], value.__setstate__, group=path)
         for index, child in enumerate(inside):
             if isinstance(child, Iterator):
                 self.visit(f"{path}[{index}]", child, depth + 1, None)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name
 
 
 def state_of(value: Any) -> Any:

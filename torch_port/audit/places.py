@@ -37,6 +37,14 @@ def entry(path: str, key: Any) -> str:
     return f"{path}[{key!r}]" if _is_key(key) else ""
 
 
+def train_instead(optimizer: Any, group: int, place: int, parameter: Any) -> None:
+    """Let an optimizer train another tensor in a place, with the state that it has for the one there."""
+    trained = optimizer.param_groups[group]["params"]
+    old, trained[place] = trained[place], parameter
+    if old is not parameter and old in optimizer.state:
+        optimizer.state[parameter] = optimizer.state.pop(old)
+
+
 def _is_key(key: Any) -> bool:
     return all(map(_is_key, key)) if isinstance(key, tuple) else isinstance(key, PLAIN)
 

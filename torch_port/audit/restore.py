@@ -8,7 +8,8 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from torch_port.audit.observe import Seen
-from torch_port.audit.places import MISSING, in_dict, in_object, key_of
+from torch_port.audit.paths import DATA, PLACE_IN_GROUPS
+from torch_port.audit.places import MISSING, in_dict, in_object, key_of, train_instead
 
 
 def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
@@ -39,18 +40,40 @@ def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
 
 def link(seen: Seen, links: dict[str, str | None]) -> list[str]:
     """Make each path the very object or memory of its target, or its own for None; returns those that cannot be."""
-    failed = []
-    for path, target in links.items():
-        if target is None:
-            here = seen.slots[path].value if path in seen.slots else None
-            done = isinstance(here, torch.Tensor) and _create(seen, path, here.detach().clone())
-        else:
-            there = seen.objects.get(target)
-            shared = isinstance(there, torch.nn.Parameter) and path in seen.slots  # a state_dict's view of it
-            done = there is not None and _create(seen, path, there.detach() if shared else there)
-        if not done:
-            failed.append(path)
-    return failed
+    return [
+        path for path, target in links.items()
+        if not (_unlink(seen, path) if target is None else _link(seen, path, seen.objects.get(target)))
+    ]  # fmt: skip
+
+
+def _link(seen: Seen, path: str, there: Any) -> bool:
+    """Make a path the very object, or memory, that stands at another."""
+    if there is None:
+        return False
+    if trained := PLACE_IN_GROUPS.fullmatch(path):
+        optimizer, group, place = seen.objects.get(trained[1]), int(trained[2]), int(trained[3])
+        if optimizer is None or place >= len(optimizer.param_groups[group]["params"]):
+            return False
+        train_instead(optimizer, group, place, there)
+        return True
+    return _create(seen, _place(seen, path), there.detach() if path.endswith(DATA) else there)
+
+
+def _unlink(seen: Seen, path: str) -> bool:
+    """Give a path a tensor, or memory, of its own."""
+    whose = path.removesuffix(DATA)
+    here = seen.slots[whose].value if whose in seen.slots else seen.objects.get(seen.aliases.get(whose, ""))
+    if not isinstance(here, torch.Tensor):
+        return False
+    one = here.detach().clone()
+    other = path == whose and isinstance(here, torch.nn.Parameter)
+    return _create(seen, _place(seen, path), torch.nn.Parameter(one) if other else one)
+
+
+def _place(seen: Seen, path: str) -> str:
+    """Where a tensor is put for its memory: a parameter stays, as others refer to it."""
+    whose = path.removesuffix(DATA)
+    return path if isinstance(seen.objects.get(whose), torch.nn.Parameter) else whose
 
 
 def make_containers(seen: Seen, dicts: list[str], scalers: dict[str, str]) -> None:

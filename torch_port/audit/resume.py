@@ -1,13 +1,24 @@
 """One resume: the run is stopped and goes on in a new process; what differs then, and why."""
 
+import math
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_port.audit import judge
 from torch_port.audit.attribution import Found, Suspect, suspects
-from torch_port.audit.causes import HIDDEN_ADVICE, MOST_LINES, WORDS_UNPROVED, advice, cause, hidden_words, other_type
+from torch_port.audit.causes import (
+    HIDDEN_ADVICE,
+    MOST_LINES,
+    WORDS_UNPROVED,
+    advice,
+    cause,
+    hidden_words,
+    link_advice,
+    other_type,
+)
 from torch_port.audit.control import HASH_ADVICE
-from torch_port.audit.findings import Stop
+from torch_port.audit.findings import Difference, Failure, Stop
 from torch_port.audit.record import Record
 from torch_port.audit.states import all_of, is_saved
 from torch_port.audit.trials import Trials
@@ -20,10 +31,13 @@ HASH_CAUSE = "with the hash seed of the run that was stopped it is equal: the or
 UNKEPT = "the batches were not put back: they are too large, or cannot be saved"
 
 
+OWN_PHASES = ("construct", "load", "step", "save")  # in which the user's code runs; a hang may be a limit too short
+
+
 class Resumed(NamedTuple):
     """The last part of a run that was stopped."""
 
-    record: Record
+    record: Record | Failure  # a failure where the user's code raised, or ended the process
     file: str  # that it loaded
     step: int  # of the stop
 
@@ -39,13 +53,30 @@ def resume(session: "Session", stop: tuple[int, ...]) -> Resumed:
             record = session.run(session.resumer, "R", start=step, steps=until, load=file, drift=drift, **wanted)
         except AuditFailed as stopped:
             failure = stopped.failure
-            where = "" if failure.phase.startswith("load") else f", resumed after step {step}"
-            raise AuditFailed(failure._replace(phase=failure.phase + where)) from None
+            where = "" if "load after" in failure.phase else f", resumed after step {step}"
+            failure = told(failure._replace(phase=failure.phase + where))
+            if failure.phase.startswith(OWN_PHASES):
+                return Resumed(failure, file, step)
+            raise AuditFailed(failure) from None
         if session.differs(record, step):
             break
         if until != session.steps:
             file = again
     return Resumed(record, file, step)
+
+
+def told(failure: Failure) -> Failure:
+    """The failure; of a loop that was at its end, how many steps it has."""
+    step = re.fullmatch(r"step (\d+)(, resumed after step (\d+))?", failure.phase)
+    if step is None or not failure.error.startswith("StopIteration"):
+        return failure
+    last = int(step[1]) - 1
+    if step[2]:
+        where = f"the loop that was resumed after step {step[3]} ended after step {last}"
+        return failure._replace(error=f"{failure.error}: {where}; the one that never stopped went on")
+    if last < 2:
+        return failure
+    return failure._replace(error=f"{failure.error}: the loop ended after {last} steps; use --steps {last}")
 
 
 def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: int) -> Stop:
@@ -58,6 +89,8 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
         place: of the stop among all of them; the workers take turns with the trials.
     """
     record, _, step = resumed
+    if isinstance(record, Failure):
+        return _raised(session, stop, resumed, record)
     found = session.compare(record, step)
     session.records.setdefault(step, record)
     open_to_doubt = suspects(session.a, record, step, session.ground.passed, session.moving)
@@ -73,7 +106,7 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
                     differing=differing)  # fmt: skip
     by_hash = _is_equal_with_one_seed(session, resumed, stop)
     workers = (session.resumer,) if by_hash or session.ground.one_seed else (place % 2, session.resumer)
-    result = Trials(session, *resumed, workers).attribute(open_to_doubt)
+    result = Trials(session, record, resumed.file, step, workers).attribute(open_to_doubt)
     if not result.proved and first.path == "samples" and all(one.kind != "samples" for one in result.lost):
         result = result._replace(lost=(Suspect("samples", "samples", ()), *result.lost))
     causes, lines = _causes(session, result, record, step), _lines(session, result, record, step)
@@ -83,6 +116,15 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
         first = judge.at_load(step, result.lost, session.a.at[step], record.at[step]) or first
     lost = tuple(one.name for one in result.lost)
     return Stop(stop, False, "differs", first, lost, result.proved, "; ".join(causes), lines, differing, found.curve)
+
+
+def _raised(session: "Session", stop: tuple[int, ...], resumed: Resumed, failure: Failure) -> Stop:
+    """A resume that the user's code ended, where it lets the run that never stopped go on."""
+    session.failure = session.failure or failure
+    first = Difference(resumed.step, failure.phase, "no error", failure.error, math.inf)
+    by_hash = _is_equal_with_one_seed(session, resumed, stop)
+    cause, lines = (HASH_CAUSE, (HASH_ADVICE,)) if by_hash else ("", ())
+    return Stop(stop, False, "raises", first, cause=cause, advice=lines)
 
 
 def _is_equal_with_one_seed(session: "Session", resumed: Resumed, stop: tuple[int, ...]) -> bool:
@@ -122,7 +164,10 @@ def _lines(session: "Session", result: Found, record: Record, step: int) -> tupl
         kind = "other" if one.name in unsaved else one.kind
         dtype = here[one.name].dtype if one.name in here else ""
         other = other_type(one.name, one.paths, here, there, types)
-        lines.append(other[1] if other else advice(one.name, kind, saved(one), written, dtype))
+        if one.links:
+            lines.append(link_advice(one.links, written))
+            continue
+        lines.append(other[1] if other else advice(one.name, kind, saved(one), written, dtype, facts.get("within", {})))
     return tuple(dict.fromkeys(lines))[: None if result.proved else MOST_LINES]
 
 

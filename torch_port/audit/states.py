@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 from torch_port.audit import judge
 from torch_port.audit.findings import State
 from torch_port.audit.leaves import Leaf
+from torch_port.audit.paths import DATA
 
 if TYPE_CHECKING:
     from torch_port.audit.drive import Session
+
+NAMES = re.compile(r"[.\[\]*]+")  # between the names of a path
 
 
 def states_of(session: "Session") -> tuple[State, ...]:
@@ -33,11 +36,26 @@ def states_of(session: "Session") -> tuple[State, ...]:
         idle = group in session.harmless or (bool(other) and other <= session.harmless)
         needed = True if named else False if idle else None
         note = "" if restored or named else "not restored, and not needed here" if needed is False else "not restored"
-        saved = _saved(session, paths)
+        saved, shared = _saved(session, paths), _shared(session, paths)
+        if saved and shared and not _is_named(session, paths[0]):
+            saved = False
+            note = f"{note}; " * bool(note) + f"it is the memory of {shared}, and what is saved is that"
         if saved is not True and session.a.facts.get("saved") and restored and moves and kind != "mode":
             saved = True  # in another form
         rows.append(State(group, kind, saved, restored, needed, note))
     return tuple(rows)
+
+
+def _shared(session: "Session", paths: list[str]) -> str:
+    """The state whose memory these have too; empty where they have their own."""
+    links = list(session.a.facts.get("aliases", {}).values())
+    return next((found[path + DATA] for found in links for path in paths if path + DATA in found), "")
+
+
+def _is_named(session: "Session", path: str) -> bool:
+    """Whether the saved dict has the name of the attribute, or global, under which a state lies."""
+    name = NAMES.split(path.removeprefix("globals."))[0]
+    return any(name in NAMES.split(saved) for facts in session.a.facts["saved"].values() for saved in facts)
 
 
 def _saved(session: "Session", paths: list[str]) -> bool | None:
@@ -78,5 +96,5 @@ def last_name(path: str) -> str:
     """The last name in a path; of an optimizer's, the name of its state."""
     if "/" in path:
         return path.split("/")[1].strip("_")
-    names = [part for part in re.split(r"[.\[\]*]+", path) if part and not part.isdigit()]
+    names = [part for part in NAMES.split(path) if part and not part.isdigit()]
     return names[-1].strip("_") if names else path

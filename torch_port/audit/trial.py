@@ -17,7 +17,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader
 
-from torch_port.audit.expressions import expression
+from torch_port.audit.expressions import expression, within
 from torch_port.audit.findings import Failure
 from torch_port.audit.leaves import Leaf
 from torch_port.audit.observe import Seen, observe, state_of, walk
@@ -26,7 +26,8 @@ from torch_port.audit.record import Delivery
 from torch_port.audit.restore import link, make_containers, put_back
 from torch_port.audit.samples import UNNAMED, Recorder
 from torch_port.audit.unsaved import note_unsaved, refused
-from torch_port.audit.values import PLAIN, decode, encode, leaf
+from torch_port.audit.values import PLAIN, decode, encode, generator_states, leaf
+from torch_port.audit.words import REFUSED
 
 
 class Spec(TypedDict, total=False):
@@ -45,14 +46,19 @@ class Spec(TypedDict, total=False):
     save: dict[str, str]  # step -> file
     dump: dict[str, str]  # step -> file of all values
     checks: bool
+    changes: bool  # whether the checked load has anything to change
+    anew: bool  # in a new process, and no fork of one that has imported the module
     drift: str  # a dump to measure the generators against, after the load
 
 
 class Trial:
     """One run, with what it saw."""
 
-    def __init__(self, spec: Spec, factory: Any, module: types.ModuleType, phase: Any) -> None:
-        self.spec, self.factory, self.module, self.phase = spec, factory, module, phase
+    def __init__(
+        self, spec: Spec, factory: Any, module: types.ModuleType, phase: Any, unseeded: dict[str, str]
+    ) -> None:
+        """See above; `unseeded`: the digests of the process's generators before any of the user's code ran."""
+        self.spec, self.factory, self.module, self.phase, self.unseeded = spec, factory, module, phase, unseeded
         self.moments: list[tuple[Any, dict[str, Leaf], list[str]]] = []  # (when, changed leaves, gone paths)
         self.last: dict[str, Leaf] = {}
         self.deliveries: dict[int, list[Delivery]] = {}
@@ -72,6 +78,7 @@ class Trial:
         seen = self._look()
         if step == 0:
             self._record(step, seen)
+            self.facts["used"] = [path for path, one in generator_states().items() if self.unseeded.get(path) != one]
         if spec.get("load"):
             fresh = {
                 path: encode(state_of(seen.slots[path].value)) for path in spec.get("lose", []) if path in seen.slots
@@ -169,6 +176,8 @@ class Trial:
             names = {name: expression(seen, name) for name in [*seen.objects, *seen.slots] if name and "/" not in name}
             written = {name: text for name, text in names.items() if text != f"self.{name}"}
             self.facts.setdefault("written", {}).update(written)
+            inner = {name: text for name in names if (text := within(seen, name))}
+            self.facts.setdefault("within", {}).update(inner)
             self.facts["unsaved buffers"] = [
                 f"{name}.{buffer}" for name, one in seen.objects.items() if isinstance(one, torch.nn.Module)
                 for buffer in one._non_persistent_buffers_set
@@ -215,7 +224,7 @@ class Trial:
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             state = torch.load(path, weights_only=False)
-            text = f"torch.load(weights_only=True) refuses the saved state: {refused(path, state) or reason}"
+            text = f"{REFUSED}: {refused(path, state) or reason}"
             self.facts["warnings"].append(text)
             return state
 

@@ -92,6 +92,11 @@ def process_generators() -> list[tuple[str, Any]]:
     ]
 
 
+def generator_states() -> dict[str, str]:
+    """The digest of each generator of the process."""
+    return {path: leaf("generator", generator).digest for path, generator in process_generators()}
+
+
 def encode(value: Any, *, copy: bool = True) -> Any:
     """A copy of a value that torch.save and torch.load(weights_only=True) carry.
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch_port.audit.findings import Control, Difference, Report, State, Stop
 
 HEAD = ("state", "kind", "saved", "restored", "needed", "note")
+REFUSED = "torch.load(weights_only=True) refuses the saved state"  # so begins a warning
 
 Fact = tuple[str, str]
 
@@ -21,7 +22,9 @@ def verdict(report: Report) -> str:
         >>> verdict(Report("my:Run", 24, "bitwise", stops=(Stop((7,), True, "bitwise"),)))
         'HOLDS, bitwise: my:Run, resumed at 1 stop in 24 steps, equals the run that never stopped.'
     """
-    return clean(" ".join(SENTENCES[report.verdict](report).split()))
+    refused = any(text.startswith(REFUSED) for text in report.warnings)
+    more = f" But {REFUSED}, see the warnings." if refused else ""
+    return clean(" ".join(SENTENCES[report.verdict](report).split()) + more)
 
 
 def _bitwise(report: Report) -> str:
@@ -45,11 +48,17 @@ def _broken(report: Report) -> str:
     if not broken:
         return f"DOES NOT HOLD: {report.target} does not resume as if it had never stopped, see the warnings."
     first, count = broken[0], len(report.stops)
+    more = f"; {len(broken)} of {count} stops do not hold" if count > 1 else ""
+    if first.relation == "raises" and first.first:
+        return (
+            f"DOES NOT HOLD: {report.target}, resumed {where(first)}, raises, where the run that never stopped goes on"
+            f"{more.replace('differ', 'do not hold')}: {first.first.path}: {first.first.found}"
+        )
     lost = f", for it lost {few(first.lost, 3)} ({'proved' if first.proved else 'suspected, not proved'})"
     return (
         f"DOES NOT HOLD: {report.target}, resumed {where(first)}, differs from the run that never stopped"
         f"{_from(first.first)}{lost if first.lost else ''}"
-        f"{f'; {len(broken)} of {count} stops differ' if count > 1 else ''}."
+        f"{more}."
     )
 
 
@@ -78,7 +87,9 @@ SENTENCES = {
 
 def facts(stop: Stop, shown: int | None) -> Iterator[Fact]:
     """What is known of a resume, as names and texts."""
-    if stop.first is not None:
+    if stop.relation == "raises" and stop.first is not None:
+        yield "raises", f"{stop.first.path}: {stop.first.found}"
+    elif stop.first is not None:
         at_load = ", as soon as it is loaded" if stop.first.step in stop.at else ""
         yield "first difference", f"step {stop.first.step}{at_load}, in {stop.first.path}"
         yield "never stopped", repr(stop.first.expected)
@@ -93,7 +104,7 @@ def facts(stop: Stop, shown: int | None) -> Iterator[Fact]:
             )
         else:
             yield "NOT proved", "it is suspected: no trial in a new process has shown that putting it back is enough"
-    elif not stop.holds:
+    elif not stop.holds and stop.relation != "raises":
         yield "lost", "not known"
     if stop.cause:
         yield "cause", stop.cause

@@ -2,7 +2,7 @@
 
     this process      has imported torch
     a target's        a fork of it, has imported the user's module
-    a run's           a fork of that, or a process started anew where a fork is not safe (threads, a GPU in use)
+    a run's           a fork of that, or a new process where that is asked for or a fork is not safe (threads, a GPU)
 
 A request is a line of JSON on standard input (see `trial.Spec`); when its run has ended, one line on standard output
 says whether it failed; the rest is in its record. What the user's code prints goes to a file.
@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
+import random  # noqa: TID251 - the state of the user's
 import subprocess
 import sys
 import threading
@@ -77,7 +78,7 @@ def _serve(first: dict[str, Any], requests: BinaryIO, answers: TextIO) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout.flush()
-    phase, failure = Phase(Path(first["record"]), first["limit"]), None
+    phase, failure, unseeded = Phase(Path(first["record"]), first["limit"]), None, _generator_states()
     try:
         phase.enter("import")
         module, factory = find_target(first["target"])
@@ -90,12 +91,19 @@ def _serve(first: dict[str, Any], requests: BinaryIO, answers: TextIO) -> int:
         return 0
     forks = can_fork()
     while (line := _line(requests)) and (spec := json.loads(line)):
-        if forks:
-            _in_fork(spec, factory, module)
+        if forks and not spec.get("anew"):
+            _in_fork(spec, factory, module, unseeded)
         else:
             _in_new_process(spec, first["target"])
         answers.write(json.dumps({"failure": failure_of(spec)}) + "\n")
     return 0
+
+
+def _generator_states() -> dict[str, str]:
+    """Where the generators of the process are, before the user's code can have seeded them."""
+    from torch_port.audit.values import generator_states
+
+    return generator_states()
 
 
 def _line(requests: BinaryIO) -> bytes:
@@ -184,11 +192,13 @@ def _frames(text: str) -> str:
     return "\n".join(["Traceback (most recent call last):", *lines])
 
 
-def _in_fork(spec: dict[str, Any], factory: Any, module: types.ModuleType) -> None:
+def _in_fork(spec: dict[str, Any], factory: Any, module: types.ModuleType, unseeded: dict[str, str]) -> None:
+    state = random.getstate()
     child = os.fork()
     if child == 0:
         try:
-            _run(spec, factory, module)
+            random.setstate(state)  # Python seeds it anew in a fork; the user's module may have seeded it
+            _run(spec, factory, module, unseeded)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -210,18 +220,18 @@ def _note_status(spec: dict[str, Any], code: int) -> None:
 
 def _one(target: str) -> int:
     """A run in a process of its own."""
-    spec = json.loads(sys.stdin.read())
+    spec, unseeded = json.loads(sys.stdin.read()), _generator_states()
     module, factory = find_target(target)
-    _run(spec, factory, module)
+    _run(spec, factory, module, unseeded)
     return 0
 
 
-def _run(spec: dict[str, Any], factory: Any, module: types.ModuleType) -> None:
+def _run(spec: dict[str, Any], factory: Any, module: types.ModuleType, unseeded: dict[str, str]) -> None:
     from torch_port.audit import trial
 
     record = Path(spec["record"])
     phase = Phase(record, spec["limit"])
-    run = trial.Trial(cast(trial.Spec, spec), factory, module, phase)
+    run = trial.Trial(cast(trial.Spec, spec), factory, module, phase, unseeded)
     failure = None
     try:
         run.execute()

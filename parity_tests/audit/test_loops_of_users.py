@@ -1,0 +1,292 @@
+"""Verdicts on loops as users write them: no fault passes unseen, no sound loop is blamed, and the words can be used."""
+
+import functools
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from parity_tests.audit import loops  # noqa: E402
+from parity_tests.audit import loops_of_users as users  # noqa: E402
+from torch_port.audit import Report, audit, words  # noqa: E402
+from torch_port.audit.causes import WORDS_UNPROVED, advice  # noqa: E402
+from torch_port.audit.expressions import within  # noqa: E402
+from torch_port.audit.observe import walk  # noqa: E402
+from torch_port.audit.restore import link  # noqa: E402
+from torch_port.audit.workers import Workers  # noqa: E402
+
+CHANGED_NOTHING = "load_state_dict changed nothing"
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers() as shared:
+        yield shared
+
+
+def audited(workers: Workers, loop: Any, **options: Any) -> Report:
+    target = loop if isinstance(loop, str) else f"{loop.__module__}:{loop.__qualname__}"
+    return audit(target, **{"steps": 8, "at": (4,), "power": False, "workers": workers, **options})
+
+
+def user_module(**held: Any) -> ModuleType:
+    """A module of the user's that has these globals; its classes are of it."""
+    module = ModuleType(__name__)
+    vars(module).update(held)
+    return module
+
+
+# What methods close over
+
+
+def test_what_methods_close_over_is_seen(workers: Workers) -> None:
+    (stop,) = audited(workers, users.momentum_in_a_closure).stops
+    assert (stop.lost, stop.proved) == (("Run.step.optimizer/momentum_buffer",), True), stop
+    assert stop.advice == (
+        "Run.step.optimizer/momentum_buffer is in the saved state: load it, last if something else sets it too",
+    )
+    report = audited(workers, users.momentum_that_is_kept)
+    assert (report.verdict, report.warnings) == ("bitwise", ()), report
+
+
+def test_a_default_of_a_method_is_seen(workers: Workers) -> None:
+    (stop,) = audited(workers, users.CountsInADefault).stops
+    assert (stop.lost, stop.proved) == (("globals.CountsInADefault.factor.__defaults__[0]",), True), stop
+    assert stop.advice == (
+        "keep calls, a default of CountsInADefault.factor, in an attribute of the run: "
+        "save that, and set it in load_state_dict",
+    )
+
+
+def test_methods_are_found_whatever_they_are_wrapped_in() -> None:
+    plain, of_class, static, read, written = ([n] for n in range(5))
+
+    class Run:
+        def step(self, held: list[int] = plain) -> None: ...
+
+        @classmethod
+        def make(cls, held: list[int] = of_class) -> None: ...
+
+        @staticmethod
+        def help(held: list[int] = static) -> None: ...
+
+        @property
+        def rate(self) -> list[int]:
+            return read
+
+        @rate.setter
+        def rate(self, value: int) -> None:
+            written.append(value)
+
+    found = [slot.value for slot in walk(Run(), user_module()).slots.values() if isinstance(slot.value, list)]
+    for held in (plain, of_class, static, read, written):
+        assert any(held is one for one in found), (held, found)
+
+
+# Nothing to judge by
+
+
+def test_a_run_of_which_nothing_is_seen_gets_no_verdict(workers: Workers) -> None:
+    report = audited(workers, users.NothingMoves)
+    assert (report.verdict, report.status) == ("failed", 2), report
+    assert report.failure is not None
+    assert "return the loss from step(), or hold the model and the optimizer as attributes" in report.failure.error
+
+
+def test_a_load_is_not_blamed_where_nothing_is_seen_that_it_could_change(workers: Workers) -> None:
+    report = audited(workers, users.OnlyALoss)
+    assert report.verdict == "bitwise", report
+    assert CHANGED_NOTHING not in report.warnings
+    assert CHANGED_NOTHING in audited(workers, loops.LoadsNothing).warnings
+
+
+# Seeds
+
+UNSEEDED = """
+import random
+
+import numpy as np
+import torch
+
+{at_import}
+w = {drawn}
+class Run:
+    def __init__(self):
+        self.w, self.n = w, 0
+    def step(self):
+        self.n += 1
+        return self.w * self.n
+    def state_dict(self):
+        return {{"w": self.w, "n": self.n}}
+    def load_state_dict(self, state):
+        self.w, self.n = state["w"], state["n"]
+"""
+DRAWS = {
+    "torch": ("torch.manual_seed(0)", "torch.rand(()).item()"),
+    "numpy": ("np.random.seed(0)", "float(np.random.rand())"),
+    "python": ("random.seed(0)", "random.random()"),
+}
+
+
+@pytest.mark.parametrize(("library", "early"), [("torch", True), ("torch", False), ("numpy", True), ("python", False)])
+def test_what_is_not_seeded_is_told_by_its_name(workers: Workers, tmp_path: Path, library: str, early: bool) -> None:
+    seed, drawn = DRAWS[library]
+    text = UNSEEDED if early else UNSEEDED.replace("= w, 0", "= {drawn}, 0").replace("\nw = {drawn}", "")
+    (tmp_path / "unseeded.py").write_text(text.format(at_import="", drawn=drawn))
+    report = audited(workers, f"{tmp_path}/unseeded.py:Run")
+    assert (report.verdict, report.status) == ("not deterministic", 1), report
+    assert report.control is not None
+    assert report.control.notes[0] == f"not seeded: {library}"
+    assert seed in report.control.notes[1].replace("numpy.random", "np.random")
+    (tmp_path / "seeded.py").write_text(text.format(at_import=seed, drawn=drawn))
+    assert audited(workers, f"{tmp_path}/seeded.py:Run").verdict == "bitwise"
+
+
+# A resume that raises
+
+
+@pytest.mark.parametrize(
+    ("loop", "phase", "error"),
+    [
+        (users.RaisesOnLoading, "load after step 4", "ValueError: no such state"),
+        (users.RaisesLater, "step 7, resumed after step 4", "ValueError: three steps after the load"),
+    ],
+)
+def test_a_resume_that_raises_is_no_resume(workers: Workers, loop: type, phase: str, error: str) -> None:
+    report = audited(workers, loop, at=(4, 5))
+    assert (report.verdict, report.status) == ("broken", 1), report
+    assert [(stop.holds, stop.relation) for stop in report.stops] == [(False, "raises")] * 2
+    assert report.failure is not None
+    assert report.failure[:2] == (phase, error)
+    assert 'loops_of_users.py", line' in report.failure.traceback
+    said = words.verdict(report)
+    assert said.startswith("DOES NOT HOLD:")
+    assert f"; 2 of 2 stops do not hold: {phase}: {error}" in said
+    assert list(words.facts(report.stops[0], None)) == [("raises", f"{phase}: {error}")]
+    assert report.warnings == ()
+
+
+def test_where_the_run_that_never_stopped_raises_there_is_no_verdict(workers: Workers) -> None:
+    report = audited(workers, users.RaisesAnyway)
+    assert (report.verdict, report.status) == ("failed", 2)
+    assert report.failure is not None
+    assert report.failure[:2] == ("step 6", "ValueError: the sixth step")
+
+
+# Threads and the like
+
+
+def test_a_thread_that_fetches_ahead_is_no_state(workers: Workers) -> None:
+    report = audited(workers, users.Prefetches)
+    assert report.verdict == "bitwise", report
+    assert "not covered, as the audit cannot look into it: thread" in report.warnings
+
+
+def test_of_what_the_standard_library_runs_only_the_user_s_part_is_seen(tmp_path: Path) -> None:
+    class Fetcher(threading.Thread):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position = 3
+
+    with open(tmp_path / "log", "w") as log:
+        run = SimpleNamespace(a=threading.Event(), b=queue.Queue(), c=Fetcher(), d=log, e=threading.Lock())
+        seen = walk(run)
+    assert [path for path in seen.slots if not path.startswith("rng/")] == ["c.position"]
+    assert set(seen.opaque) == {"a", "b", "c", "d"}
+
+
+# What the optimizer trains, and tied weights
+
+
+def test_an_optimizer_of_other_tensors_is_named(workers: Workers) -> None:
+    (stop,) = audited(workers, users.Assigns).stops
+    assert (stop.lost, stop.proved) == (("optimizer.param_groups",), True), stop
+    assert stop.cause.startswith("optimizer trains other tensors after the load than the run has")
+    assert "make self.optimizer anew over the model's parameters" in stop.advice[0]
+
+
+@pytest.mark.parametrize("loop", [users.Unties, users.UntiesInOneMemory])
+def test_weights_that_are_tied_before_the_stop_only_are_named(workers: Workers, loop: type) -> None:
+    (stop,) = audited(workers, loop).stops
+    assert (stop.lost, stop.proved) == (("model.1.weight",), True), stop
+    assert stop.cause == "model.1.weight shares its memory with model.0.weight before the stop, and not after the load"
+    assert stop.advice[0].endswith("self.model[1].weight = self.model[0].weight")
+    assert audited(workers, users.Tied).verdict == "bitwise"
+
+
+def test_tensors_are_tied_and_untied_by_object_and_by_memory() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(2)))
+    run = SimpleNamespace(model=model)
+    assert link(walk(run), {"model.1.weight": "model.0.weight"}) == []
+    assert model[1].weight is model[0].weight
+    assert walk(run).aliases == {"model.1.weight": "model.0.weight"}
+    assert link(walk(run), {"model.1.weight": None}) == []
+    assert model[1].weight is not model[0].weight
+    assert isinstance(model[1].weight, torch.nn.Parameter)
+    assert not walk(run).aliases
+    held = model[1].weight
+    assert link(walk(run), {"model.1.weight.data": "model.0.weight"}) == []
+    assert model[1].weight is held
+    assert walk(run).aliases == {"model.1.weight.data": "model.0.weight"}
+    assert link(walk(run), {"model.1.weight.data": None}) == []
+    assert not walk(run).aliases
+
+
+def test_what_is_no_copy_is_not_told_to_be_saved(workers: Workers) -> None:
+    report = audited(workers, users.BestByReference)
+    (stop,) = report.stops
+    assert (stop.lost, stop.proved) == (("best",), True), stop
+    assert "is no copy of self.model.bias" in stop.advice[0]
+    best = next(state for state in report.states if state.path == "best")
+    assert best.saved is False
+    assert "it is the memory of model.bias" in best.note
+
+
+# Words
+
+
+def test_a_file_that_is_refused_is_told_in_the_headline(workers: Workers) -> None:
+    report = audited(workers, loops.SavesAnObject)
+    assert report.holds, report
+    assert words.verdict(report).endswith(f"But {words.REFUSED}, see the warnings.")
+    assert words.REFUSED not in words.verdict(audited(workers, loops.Everything, steps=8))
+
+
+def test_what_no_line_reaches_is_told_in_words(workers: Workers) -> None:
+    (stop,) = audited(workers, users.CountsInAClosure).stops
+    assert stop.advice == (
+        "keep calls, a variable that CountsInAClosure.counter.<locals>.counted closes over, in an attribute of the "
+        "run: save that, and set it in load_state_dict",
+    )
+
+
+def test_where_a_variable_of_a_function_lives_is_told() -> None:
+    def numbers(held: list[object]) -> Iterator[int]:
+        dice = held
+        yield len(dice)
+
+    def counted(x: int, calls: list[object] = [None, {}], *, last: list[object] = [{}]) -> int:  # noqa: B006
+        return x + len(calls) + len(last)
+
+    begun = numbers([{}])
+    next(begun)
+    seen = walk(SimpleNamespace(numbers=begun, counted=counted, partly=functools.partial(counted, calls=[{}])))
+    here = "test_where_a_variable_of_a_function_lives_is_told.<locals>"
+    assert within(seen, "numbers.dice") == f"dice, a variable of the generator {here}.numbers,"
+    assert within(seen, "counted.__defaults__[0]") == f"calls, a default of {here}.counted,"
+    assert within(seen, "counted.__kwdefaults__.last") == f"last, a default of {here}.counted,"
+    assert within(seen, "partly.keywords.calls") == ""
+    words_of = {"numbers.dice": within(seen, "numbers.dice")}
+    line = advice("numbers.dice", "generator", None, {}, "numpy.Generator", words_of)
+    assert line.startswith("keep dice, a variable of the generator")
+
+
+def test_a_suspicion_is_not_contradicted() -> None:
+    assert "suspected" in WORDS_UNPROVED
+    assert "outside" not in WORDS_UNPROVED
