@@ -1,10 +1,25 @@
 """Training that resumes as if it had never stopped, in NumPy one can read.
 
+    data = load_data("digits")
     run = init_run(RunConfig(), data)
     run = train_n_steps(run, data, 100)
     save_checkpoint("run.safetensors", run)
-    run = resume_from_full_checkpoint("run.safetensors", data)          # goes on, bit for bit
-    run = resume_from_weights_only("run.safetensors", data, config)     # another run on the same weights
+    run = resume_from_full_checkpoint("run.safetensors", data)              # goes on, bit for bit
+    run = resume_from_weights_only("run.safetensors", data, RunConfig())    # another run on the same weights
+
+The rooms:
+
+    train, optim, model, recompute                  the run and its state; one step; gradient checkpointing
+    config, checks, tree                            settings, and the names of leaves
+    rng, noise, data, data_files                    streams, draws by key, samples and their order, users' files
+    checkpoint, store, background                   state to file; a directory of them; saves beside training
+    container, chunks, durable, disk                the format, its bytes, safe writes, the system's calls
+    interrupt                                       signals
+    arithmetic, elementary, rounding, fixedpoint    every result rounded once
+    equivalence, laws, boundary                     what equal means, what a resume must hold, what is promised
+    precision, accounting                           16 bits; bytes and FLOPs
+    cli, console, demo, walk, exercises             commands, what they print, what they show and teach
+    figure, drawing, number_line                    pictures
 
 Example:
     >>> from numpy_ref import RunConfig, init_run, load_data, train_n_steps

@@ -3,6 +3,8 @@
 A full checkpoint holds every leaf of `RunState`: arrays in the container, plain numbers and texts in its manifest,
 beside the configuration, the run's id, the data's fingerprint and the environment. Loading is all or nothing:
 everything is read and verified before a run is made of it.
+
+Long, for each rule of what a file must hold is checked where it is written and where it is read.
 """
 
 import math

@@ -10,6 +10,8 @@ five strings: `format`; `version`; `manifest`, the caller's JSON; `crc32`, JSON 
 no spaces, ASCII. `format`, `version`, `sha256` and that rule stay the same in every later version, so that a reader can
 tell a newer file from a damaged one. Numbers are stored as they are, except that every NaN becomes the positive quiet
 one of its type, and every true is one.
+
+Long, for the writer and the reader of a format are read side by side: each rule is made here and checked there.
 """
 
 import hashlib
@@ -19,18 +21,19 @@ import os
 import reprlib
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
+from json.encoder import encode_basestring_ascii
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from numpy_ref.chunks import CHUNK_BYTES, checksums, chunks_of
 from numpy_ref.durable import ReplacementFile
 
 FORMAT = "bitwise-resume"
 VERSION = "1"
-CHUNK_BYTES = 1 << 20
 HEADER_LIMIT = 100_000_000  # bytes: what the safetensors package accepts
 NAME_LIMIT = 1024  # bytes of UTF-8
 DEPTH_LIMIT = 64  # of lists and dicts in a manifest
@@ -39,7 +42,11 @@ DEPTH_LIMIT = 64  # of lists and dicts in a manifest
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL"}
 CODES |= {f"int{n}": f"I{n}" for n in (64, 32, 16, 8)} | {f"uint{n}": f"U{n}" for n in (64, 32, 16, 8)}
 DTYPES = {code: name for name, code in CODES.items()}
-QUIET_NAN = {"float64": 0x7FF8 << 48, "float32": 0x7FC0 << 16, "float16": 0x7E00}
+TYPES = {name: np.dtype(name) for name in CODES}
+STORED = {name: dtype.newbyteorder("<") for name, dtype in TYPES.items()}
+NAMES = {dtype: name for name, dtype in TYPES.items()}  # NumPy forms the name anew each time, which takes long
+METADATA = "__metadata__"
+ENTRY = {"dtype", "shape", "data_offsets"}
 
 NEWER = "Use the version of the program that wrote the file, or a newer one."
 DAMAGED = "The file is damaged: use an older checkpoint or another copy of this one."
@@ -82,9 +89,10 @@ def check_storable(arrays: Mapping[str, np.ndarray]) -> None:
         ValueError: cannot store these arrays; mend each and save again:
             '': expected a name that is not empty
     """
-    faults = [(repr(name), _fault_of_name(name)) for name in arrays]
-    faults += [(repr(name), _fault_of_array(array)) for name, array in arrays.items()]
-    _refuse("arrays", [f"{name if len(name) <= 80 else name[:80] + '…'}: {fault}" for name, fault in faults if fault])
+    faults = [(name, _fault_of_name(name)) for name in arrays]
+    faults += [(name, _fault_of_array(array)) for name, array in arrays.items()]
+    told = [(repr(name), fault) for name, fault in faults if fault]
+    _refuse("arrays", [f"{name if len(name) <= 80 else name[:80] + '…'}: {fault}" for name, fault in told])
 
 
 def write_container(
@@ -93,7 +101,8 @@ def write_container(
     """Write arrays and manifest, streaming: memory for one chunk is all that it takes beside the arrays.
 
     The rule: check everything; write a header of zeros, which no reader accepts; write each array in C order, chunk by
-    chunk, its CRC-32 taken beside the write; go back and write the true header, of the same length.
+    chunk, its CRC-32 taken beside the write; go back and write the true header, of the same length. Nobody may change
+    the arrays meanwhile.
 
     Args:
         file: A buffered, seekable binary writer, empty and at its start. It is left open, neither flushed nor rewound.
@@ -113,31 +122,27 @@ def write_container(
         '0101'
     """
     check_storable(arrays)
-    _refuse("values of the manifest", list(_faults_of_json(dict(manifest), "manifest", 0)))
-    leaves = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+    if not _comes_back(manifest := dict(manifest)):
+        _refuse("values of the manifest", list(_faults_of_json(manifest, "manifest", 0)))
+    leaves = {name: (_name_of(array.dtype), array.shape) for name, array in arrays.items()}
     offsets = _offsets(leaves)
-    header: dict[str, Any] = {
-        name: {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": list(offsets[name])}
-        for name, (dtype, shape) in leaves.items()
-    }
+    seal = _sealer(*_entries(leaves, offsets))
     crc32 = dict.fromkeys(leaves, "0" * 8)
-    metadata = {"format": FORMAT, "version": VERSION, "crc32": _encode(crc32), "manifest": _encode(dict(manifest))}
-    header["__metadata__"] = metadata
-    length = len(_seal(header))
+    metadata = {"format": FORMAT, "version": VERSION, "crc32": _encode(crc32), "manifest": _encode(manifest)}
+    length = len(seal(metadata))
     if length > HEADER_LIMIT:
         raise ValueError(
             f"expected a header of at most {HEADER_LIMIT} bytes, found {length}: make the manifest smaller"
         )
     file.write(bytes(length))
-    for name in offsets:
-        crc = 0
-        for chunk in _chunks(arrays[name]):
-            crc = zlib.crc32(chunk, crc)
+    found = dict.fromkeys(leaves, 0)
+    with checksums(found, sum(array.nbytes for array in arrays.values())) as count:
+        for chunk, owners in chunks_of(arrays, offsets):
+            count(chunk, owners)
             file.write(chunk)
-        crc32[name] = f"{crc:08x}"
-    metadata["crc32"] = _encode(crc32)
+    metadata["crc32"] = _encode({name: f"{crc:08x}" for name, crc in found.items()})
     file.seek(0)
-    file.write(_seal(header))
+    file.write(seal(metadata))
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -172,27 +177,26 @@ def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, A
     damaged = []
     with _open(path) as file:
         leaves, crc32, manifest = _read_header(file, path)
-        chunk = np.empty(0 if keep else CHUNK_BYTES, np.uint8)
-        for name in _offsets(leaves):
+        chunk = np.empty(0 if keep else CHUNK_BYTES, np.uint8).data
+        for name, (begin, end) in _offsets(leaves).items():
             dtype, shape = leaves[name]
-            size, crc, odd = math.prod(shape) * np.dtype(dtype).itemsize, 0, False
+            crc, odd = 0, False
             if keep:
-                array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
-                stored = array.reshape(-1).view(np.uint8)
-            for start in range(0, size, CHUNK_BYTES):
-                end = min(start + CHUNK_BYTES, size)
-                part = stored[start:end] if keep else chunk[: end - start]
+                array = arrays[name] = np.empty(shape, STORED[dtype])
+                stored = array.reshape(-1).view(np.uint8).data
+            for start in range(0, end - begin, CHUNK_BYTES):
+                part = stored[start : start + CHUNK_BYTES] if keep else chunk[: end - begin - start]
                 # The size was right when the file was opened: somebody has cut it since.
-                if (got := file.readinto(part.data)) != part.size:
-                    _fail(path, f"{part.size} more bytes", f"{got}", leaf=name)
-                crc = zlib.crc32(part.data, crc)
-                odd = odd or (dtype == "bool" and bool(part.max() > 1))
+                if (got := file.readinto(part)) != len(part):
+                    _fail(path, f"{len(part)} more bytes", f"{got}", leaf=name)
+                crc = zlib.crc32(part, crc)
+                odd = odd or (dtype == "bool" and bool(np.asarray(part).max() > 1))
             if f"{crc:08x}" != crc32[name]:
                 damaged.append(f"{name!r} with CRC-32 {crc:08x} for {crc32[name]!a:.80}")
             elif odd:
                 damaged.append(f"{name!r} with booleans other than 0 and 1")
-            if keep:
-                arrays[name] = array.astype(np.dtype(dtype), copy=False)
+            if keep and not array.dtype.isnative:
+                arrays[name] = array.astype(TYPES[dtype])
     if damaged:
         _fail(path, "arrays as they were written", "; ".join(sorted(damaged)))
     return arrays, manifest
@@ -231,7 +235,7 @@ def _fault_of_name(name: object) -> str | None:
         return f"expected a name that is a str, found {type(name).__name__}"
     if not name or "\0" in name:
         return f"expected a name that {'holds no NUL' if name else 'is not empty'}"
-    if name == "__metadata__":
+    if name == METADATA:
         return "this name is reserved by the format; choose another"
     try:
         length = len(name.encode())
@@ -245,13 +249,46 @@ def _fault_of_array(array: object) -> str | None:
     # Another subclass would lose what it adds, such as a mask.
     if not isinstance(array, np.ndarray) or type(array) not in (np.ndarray, np.memmap):
         return f"expected numpy.ndarray, found {type(array).__name__}; convert it"
+    if array.dtype in NAMES:
+        return None
     if array.dtype.hasobject:
         return "Python objects cannot be stored in an array; make them numbers, or put them into the manifest"
-    if array.dtype.name not in CODES:
+    if _name_of(array.dtype) not in CODES:
         return f"dtype {array.dtype} cannot be stored; convert it to one of {', '.join(sorted(CODES))}"
     if not array.dtype.isnative:
         return f"expected native byte order, found {array.dtype.str!r}; use array.astype(array.dtype.newbyteorder('='))"
     return None
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """`dtype.name`."""
+    return NAMES.get(dtype) or dtype.name
+
+
+def _comes_back(value: object) -> bool:
+    """Whether `_faults_of_json` certainly finds nothing: level by level, for a fifth of the time."""
+    level: list[Any] = [value]
+    for _ in range(DEPTH_LIMIT + 1):
+        keys: list[Any] = []
+        below: list[Any] = []
+        for node in level:
+            kind = type(node)
+            if kind is dict:
+                keys += node
+                below += node.values()
+            elif kind is list:
+                below += node
+            elif kind is int:
+                if not -(1 << 63) <= node < 1 << 63:
+                    return False
+            elif kind is not str and kind is not bool and node is not None:
+                return False
+        if not set(map(type, keys)) <= {str}:
+            return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _faults_of_json(value: object, place: str, depth: int) -> Iterator[str]:
@@ -302,16 +339,17 @@ def _decode(path: Path, what: str, text: str | bytes) -> Any:
     """Read strict JSON that is written in the one way, save for spaces at the end."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) != len(pairs):
+        found = dict(pairs)
+        if len(found) != len(pairs):
             raise ValueError("one key twice in an object")
-        return dict(pairs)
+        return found
 
     try:
         value = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         _fail(path, f"{what} of strict JSON", f"{error}")
     # What the writer refuses was not written by it: NaN, infinities, and depths at which other calls would give up.
-    for fault in _faults_of_json(value, what, 0):
+    for fault in () if _comes_back(value) else _faults_of_json(value, what, 0):
         _fail(path, f"{what} that could have been written", f"{fault!a:.200}")
     if isinstance(text, str) and _encode(value) != text:  # the header itself is compared with its digest in it
         _fail(path, f"{what} in canonical form", "another")
@@ -321,36 +359,57 @@ def _decode(path: Path, what: str, text: str | bytes) -> Any:
 def _offsets(leaves: Leaves) -> dict[str, tuple[int, int]]:
     """Where each array's bytes begin and end, in the order of the data: large items first, so that all are aligned."""
     begin, offsets = 0, {}
-    for name in sorted(leaves, key=lambda name: (-np.dtype(leaves[name][0]).itemsize, name)):
+    for name in sorted(sorted(leaves), key=lambda name: -TYPES[leaves[name][0]].itemsize):
         dtype, shape = leaves[name]
-        offsets[name] = (begin, begin := begin + math.prod(shape) * np.dtype(dtype).itemsize)
+        offsets[name] = (begin, begin := begin + math.prod(shape) * TYPES[dtype].itemsize)
     return offsets
 
 
-def _seal(header: dict[str, Any]) -> bytes:
-    """The length and the header, canonical, padded, and with its digest set."""
+def _entries(leaves: Leaves, offsets: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
+    """`_around` for the header's entries of these arrays, by hand, which takes half the time; readers see to it."""
+    sides: list[list[str]] = [[], []]
+    for name in sorted(leaves):
+        dtype, shape = leaves[name]
+        begin, end = offsets[name]
+        sizes = ",".join(map(str, shape))
+        entry = f'{{"data_offsets":[{begin},{end}],"dtype":"{CODES[dtype]}","shape":[{sizes}]}}'
+        sides[name > METADATA].append(f"{encode_basestring_ascii(name)}:{entry}")
+    return ",".join(sides[0]), ",".join(sides[1])
 
-    def frame(digest: str) -> bytes:
-        text = _encode(header | {"__metadata__": header["__metadata__"] | {"sha256": digest}}).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
 
-    return frame(hashlib.sha256(frame("0" * 64)).hexdigest())
+def _sealer(before: str, after: str) -> Callable[[Mapping[str, str]], bytes]:
+    """What gives the length and the header, canonical, padded and with its digest, for some metadata.
+
+    The entries that stand before them and after them are encoded already.
+    """
+
+    def seal(metadata: Mapping[str, str]) -> bytes:
+        lower, upper = _around(metadata, "sha256")
+
+        def frame(digest: str) -> bytes:
+            member = f'"sha256":"{digest}"'
+            own = f'"{METADATA}":{{{_members(lower, member, upper)}}}'
+            text = f"{{{_members(before, own, after)}}}".encode()
+            text += b" " * (-len(text) % 8)
+            return len(text).to_bytes(8, "little") + text
+
+        return frame(hashlib.sha256(frame("0" * 64)).hexdigest())
+
+    return seal
 
 
-def _chunks(array: np.ndarray) -> Iterator[bytes]:
-    """The bytes of an array in C order, whatever its memory layout, a chunk at a time."""
-    # `flat` steps through any layout and copies only what is sliced; reshape would copy the whole array.
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    step = CHUNK_BYTES // array.itemsize
-    for start in range(0, array.size, step):
-        part = flat[start : start + step]
-        if array.dtype.kind == "f" and (nan := np.isnan(part)).any():
-            part = part.copy()
-            part.view(f"u{part.itemsize}")[nan] = QUIET_NAN[array.dtype.name]
-        elif array.dtype.kind == "b":
-            part = part.view(np.uint8) != 0
-        yield part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
+def _around(values: Mapping[str, object], key: str) -> tuple[str, str]:
+    """The members of a JSON object, without its braces: those that stand before a key, and those after it."""
+    sides: list[dict[str, object]] = [{}, {}]
+    for name, value in values.items():
+        if name != key:
+            sides[name > key][name] = value
+    return _encode(sides[0])[1:-1], _encode(sides[1])[1:-1]
+
+
+def _members(*parts: str) -> str:
+    """Some members of a JSON object after others."""
+    return ",".join(part for part in parts if part)
 
 
 @contextmanager
@@ -381,20 +440,20 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
         _fail(path, "8 bytes with the length of a header, and the header", f"{size} bytes, stating {length}")
     raw = file.read(length)
     header = _decode(path, "a header", raw)
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    metadata = header.get(METADATA, {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         _fail(path, "an object with __metadata__ from str to str", reprlib.repr(header))
-    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    entries = {name: entry for name, entry in header.items() if name != METADATA}
     for name, entry in entries.items():
         if fault := _fault_of_name(name):
             _fail(path, "legal names", f"{reprlib.repr(name)}: {fault}")
-        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        if not isinstance(entry, dict) or entry.keys() != ENTRY:
             _fail(path, "dtype, shape and data_offsets", reprlib.repr(entry), leaf=name)
     # A file of ours with one flipped bit still has one of the two, and goes on to fail by its digest.
     if metadata.get("format") != FORMAT and "sha256" not in metadata:
         found, advice = "a plain safetensors file", "It holds no state of a run: read it with the safetensors package."
         _fail(path, f"a {FORMAT} file", found, advice=advice, kind=IncompatibleCheckpoint)
-    if _seal(header) != prefix + raw:
+    if _sealer(*_around(entries, METADATA))(metadata) != prefix + raw:
         _fail(path, "a header in canonical form that agrees with its SHA-256", "another")
     # From here on the header is as somebody wrote it.
     written = f"format {metadata.get('format')!r:.80} version {metadata.get('version')!r:.80}"
@@ -406,7 +465,7 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     end = 0
     for name, (begin, end) in _offsets(leaves).items():
         # As text, for True == 1 == 1.0.
-        if _encode(entries[name]["data_offsets"]) != f"[{begin},{end}]":
+        if repr(entries[name]["data_offsets"]) != f"[{begin}, {end}]":
             _fail(path, f"data_offsets [{begin}, {end}]", reprlib.repr(entries[name]["data_offsets"]), leaf=name)
     if size != (total := 8 + length + end):
         _fail(path, f"{total} bytes in all", f"{size}: {'cut short' if size < total else 'too many'}")
@@ -424,7 +483,7 @@ def _leaf(path: Path, name: str, code: object, shape: object) -> tuple[str, tupl
     # `type`, for True is an int too. Sizes beside a zero count as well: NumPy refuses such an array all the same.
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     sound = len(sizes) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in sizes)
-    if not sound or math.prod(n for n in sizes if n) * np.dtype(DTYPES[code]).itemsize >= 2**63:
+    if not sound or math.prod(filter(None, sizes)) * TYPES[DTYPES[code]].itemsize >= 2**63:
         _fail(
             path, "a shape of at most 64 sizes, none negative, of less than 2**63 bytes", reprlib.repr(shape), leaf=name
         )

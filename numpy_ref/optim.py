@@ -95,26 +95,30 @@ def adam_step(
     t = state.t + 1
     correction1, correction2 = 1 - power(beta1, t), 1 - power(beta2, t)
 
-    def rule(w: Array, m: Array, v: Array, *v_max: Array, g: Array) -> list[Array]:
-        """The update of some elements, each intermediate result in the memory of the one before."""
+    def rule(new: list[Array], w: Array, m: Array, v: Array, *v_max: Array, g: Array) -> None:
+        """The update of some elements, each result in memory that is there already; the new arrays may be the old."""
         real = w.dtype.type
+        new_w, new_m, new_v, *new_max = new
         if weight_decay and decoupled:
-            w = w * real(1 - learning_rate * weight_decay)
+            w = np.multiply(w, real(1 - learning_rate * weight_decay), out=new_w)
         elif weight_decay:
             g = g + real(weight_decay) * w
-        m = real(beta1) * m
-        m += real(1 - beta1) * g
-        square = g * g
+        change = g * real(1 - beta1)
+        m = np.multiply(m, real(beta1), out=new_m)
+        m += change
+        square = np.multiply(g, g, out=change)
         square *= real(1 - beta2)
-        v = real(beta2) * v
+        v = np.multiply(v, real(beta2), out=new_v)
         v += square
-        v_max = tuple(np.where(v <= largest, largest, v) for largest in v_max)  # NaN stays
-        change = m / real(correction1)
-        change *= real(learning_rate)
-        root = ops.sqrt((v_max[0] if v_max else v) / real(correction2))
+        for largest, target in zip(v_max, new_max, strict=True):
+            v = target
+            np.copyto(v, np.where(new_v <= largest, largest, new_v))  # NaN stays
+        root = ops.sqrt(np.divide(v, real(correction2), out=square))
         root += real(eps)
+        change = np.divide(m, real(correction1), out=change)
+        change *= real(learning_rate)
         change /= root
-        return [w - change, m, v, *v_max]
+        np.subtract(w, change, out=new_w)
 
     old = [params, *(moments for moments in (state.m, state.v, state.v_max) if moments)]
     new, m, v, *v_max = _in_blocks(rule, old, grads, in_place)
@@ -186,16 +190,16 @@ def sgd_step(
         (array([-0.45], dtype=float32), array([1.9], dtype=float32))
     """
 
-    def rule(w: Array, *b: Array, g: Array) -> list[Array]:
+    def rule(new: list[Array], w: Array, *b: Array, g: Array) -> None:
         """The update of some elements."""
         real = w.dtype.type
         if weight_decay:
             g = g + real(weight_decay) * w
         d = g
-        if b:
-            b = (g if state.t == 0 else real(momentum) * b[0] + real(1 - dampening) * g,)
-            d = g + real(momentum) * b[0] if nesterov else b[0]
-        return [w - real(learning_rate) * d, *b]
+        for old_b, new_b in zip(b, new[1:], strict=True):
+            np.copyto(new_b, g if state.t == 0 else real(momentum) * old_b + real(1 - dampening) * g)
+            d = g + real(momentum) * new_b if nesterov else new_b
+        np.subtract(w, real(learning_rate) * d, out=new[0])
 
     old = [params, *([state.momentum_buffer] if state.momentum_buffer else [])]
     new, *buffers = _in_blocks(rule, old, grads, in_place)
@@ -264,7 +268,7 @@ def _warmup_cosine(tick: int, learning_rate: float, warmup_steps: int, total_ste
 
 
 def _in_blocks(
-    rule: Callable[..., list[Array]], old: Sequence[Mapping[str, Array]], grads: Mapping[str, Array], in_place: bool
+    rule: Callable[..., None], old: Sequence[Mapping[str, Array]], grads: Mapping[str, Array], in_place: bool
 ) -> list[Arrays]:
     """A rule over every parameter and what goes with it, a block at a time: what they become."""
     new: list[Arrays] = [{} for _ in old]
@@ -273,13 +277,17 @@ def _in_blocks(
         after = before if in_place else [np.empty(array.shape, w.dtype) for array in before]
         for arrays, array in zip(new, after, strict=True):
             arrays[name] = array
+        # A small array as it is: one that cannot be written over goes on, and is refused.
+        small = w.ndim and w.size <= BLOCK and w.shape == grads[name].shape
+        if small and all(array.flags.c_contiguous for array in after):
+            rule(after, *before, g=grads[name])
+            continue
+        g = grads[name].reshape(-1)
         sources = [array.reshape(-1) for array in before]
         targets = [array.reshape(-1, copy=False) for array in after]
-        g = grads[name].reshape(-1)
         for start in range(0, w.size, BLOCK):
             block = slice(start, start + BLOCK)
-            for target, value in zip(targets, rule(*(source[block] for source in sources), g=g[block]), strict=True):
-                target[block] = value
+            rule([target[block] for target in targets], *(source[block] for source in sources), g=g[block])
     return new
 
 

@@ -2,19 +2,18 @@
 
 What loads or saves a run takes the implementation as its first argument, as the laws do. There is no link to the latest
 checkpoint, which could dangle: the newest is found by reading headers.
+
+Long, for what is found there, what is resumed, what stays and what is written are decisions about the same files.
 """
 
 import os
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from numpy_ref.checkpoint import FULL, read_checkpoint, write_run
+from numpy_ref.checkpoint import FULL, read_checkpoint
 from numpy_ref.container import (
     CheckpointError,
     CorruptCheckpoint,
@@ -24,9 +23,8 @@ from numpy_ref.container import (
     verify_container,
 )
 from numpy_ref.data import Dataset
-from numpy_ref.durable import DISK, make_directory, remove_stale, rename_durably, stale_temporaries
-from numpy_ref.interrupt import STATUS
-from numpy_ref.train import Run
+from numpy_ref.disk import DISK
+from numpy_ref.durable import make_directory, remove_stale, rename_durably, stale_temporaries
 
 try:
     import fcntl
@@ -128,7 +126,7 @@ def superfluous(entries: list[Entry], retention: Retention) -> list[Entry]:
         >>> [entry.step for entry in superfluous(run, Retention(keep_last=1, keep_every=30, keep_best=True))]
         [20]
     """
-    _check_retention(retention)
+    check_retention(retention)
     gone = []
     for run_id in sorted({entry.run_id for entry in entries}):
         own = [e for e in entries if e.run_id == run_id and e.path.name == checkpoint_path("", e.step).name]
@@ -296,115 +294,7 @@ def save_newest(impl: Any, directory: str | os.PathLike[str], run: Any, *, reten
         OSError: it could not be written, and nothing has been removed; or it could, and an older one not be removed.
         ValueError: a state or a retention that is not sound; nothing has been written.
     """
-    return _save(directory, run, lambda path: impl.save_checkpoint(path, run), retention)
-
-
-@contextmanager
-def _no_signals() -> Iterator[None]:
-    """In this thread no signal that asks to stop is taken: here it could wait long for the main one's attention."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STATUS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class BackgroundWriter:
-    """Saves a run beside its training, as `save_newest` does; a context manager, which waits for the last write.
-
-    An error of a write is raised once: at the next `save`, or on leaving the context. An exception that leaves the
-    context on its own goes on, with a note of it. The interpreter does not end before the write has.
-
-    Args:
-        impl: the runs' implementation.
-        directory: of the run; created if need be.
-        retention: which of the run's checkpoints stay.
-
-    Example:
-        >>> import numpy_ref as impl
-        >>> digits = impl.load_data("digits")
-        >>> run = impl.init_run(impl.RunConfig(hidden=(16,)), digits)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with BackgroundWriter(impl, folder, retention=Retention(keep_last=2)) as writer:
-        ...         for _ in range(3):
-        ...             run = impl.train_n_steps(run, digits, 1)
-        ...             path = writer.save(run)
-        ...     [entry.step for entry in list_checkpoints(folder).entries]
-        [2, 3]
-    """
-
-    def __init__(self, impl: Any, directory: str | os.PathLike[str], *, retention: Retention) -> None:
-        _check_retention(retention)
-        self._impl, self._retention = impl, retention
-        self._directory = Path(directory).absolute()  # another may be the current one when the write begins
-        self._open = False
-        self._thread: Thread | None = None  # of the one write under way
-        self._failure: BaseException | None = None  # not raised yet
-
-    def __enter__(self) -> "BackgroundWriter":
-        self._open = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._open = False
-        failure = self._finish()
-        if failure is None:
-            return
-        if error is None:
-            raise failure
-        error.add_note(" ".join(["Beside this, a save failed:", str(failure), *failure.__notes__]))
-
-    def save(self, run: Any) -> Path:
-        """Take a snapshot of a run and begin to write it; an earlier write is waited for.
-
-        Args:
-            run: left as it is; training may go on with it when this returns.
-
-        Returns:
-            The file, which is there once the next `save` or the context has been left without an error.
-
-        Raises:
-            ValueError: called outside the context.
-            Exception: what the earlier write ended with; nothing of this run is written.
-        """
-        if not self._open:
-            raise ValueError(
-                "BackgroundWriter: expected save within its context, found it outside.\n"
-                "    Write `with BackgroundWriter(...) as writer:`, which waits for the last write."
-            )
-        failure = self._finish()
-        if failure is not None:
-            raise failure
-        device = getattr(run, "device", None)  # what only the port's runs have
-        written_in = self._impl.environment() if device is None else self._impl.environment(device)
-        data = Run(run.config, self._impl.snapshot(run), run.run_id, run.fingerprint)
-        # A thread is a daemon if its creator is one, and a daemon is not waited for at the end.
-        thread = Thread(target=self._write, args=(data, written_in), daemon=False)
-        thread.start()
-        self._thread = thread
-        return checkpoint_path(self._directory, data.step)
-
-    @_no_signals()
-    def _write(self, data: Run, written_in: dict[str, Any]) -> None:
-        """Save what no training changes any more; in the thread."""
-        try:
-            _save(self._directory, data, lambda path: write_run(path, data, FULL, written_in), self._retention)
-        except BaseException as error:
-            error.add_note(f"This was the save of {checkpoint_path(self._directory, data.step)}, beside training.")
-            self._failure = error
-
-    def _finish(self) -> BaseException | None:
-        """Wait for the write under way; what one ended with, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        failure, self._failure = self._failure, None
-        return failure
+    return save_with(directory, run, lambda path: impl.save_checkpoint(path, run), retention)
 
 
 def check_unused(directory: str | os.PathLike[str]) -> None:
@@ -549,15 +439,15 @@ def _set_aside(path: Path) -> str:
             return f"It could not be set aside: {error}."
 
 
-def _check_retention(retention: Retention) -> None:
+def check_retention(retention: Retention) -> None:
     """Refuse counts that mean nothing."""
     if min(retention.keep_last, retention.keep_every) < 0:
         raise ValueError(f"expected keep_last >= 0 and keep_every >= 0, found {retention}")
 
 
-def _save(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], None], retention: Retention) -> Path:
+def save_with(directory: str | os.PathLike[str], run: Any, write: Callable[[Path], None], retention: Retention) -> Path:
     """Write a run's checkpoint, read it back chunk by chunk, and only then remove what is superfluous."""
-    _check_retention(retention)
+    check_retention(retention)
     _follow_lock(directory)
     make_directory(directory)
     path = checkpoint_path(directory, run.step)

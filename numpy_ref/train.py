@@ -2,6 +2,8 @@
 
 `RunState` holds all that training changes, random state included. If it is not in there, it does not survive; so a run
 continued from its state alone equals one that never stopped.
+
+Long, for the state and the loop that advances it are one thing to read, beside the twin.
 """
 
 import uuid
@@ -186,9 +188,14 @@ def init_run(config: RunConfig, data: Dataset) -> Run:
     return Run(config, state, uuid.uuid4().hex, data.fingerprint)
 
 
-def snapshot(run: Run) -> RunState:
-    """The run's state, independent of it: what a checkpoint holds and a comparison compares."""
-    return copy_tree(run.state)
+def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
+    """The run's state, independent of it: what a checkpoint holds and a comparison compares.
+
+    Args:
+        run: left as it is.
+        into: an earlier snapshot that is no longer needed, whose arrays are used again.
+    """
+    return copy_tree(run.state, into)
 
 
 def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:

@@ -19,10 +19,10 @@ from unittest.mock import patch
 import numpy as np
 
 import numpy_ref
-from numpy_ref import store
+from numpy_ref import background, store
 from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError, CorruptCheckpoint
-from numpy_ref.durable import DISK, Disk
+from numpy_ref.disk import DISK, Disk
 from numpy_ref.equivalence import digest
 from numpy_ref.store import Retention
 from parity_tests.strategies import small_data
@@ -432,7 +432,7 @@ def in_background(impl: Any, root: Path) -> Iterator[set[str | None]]:
     """One more step, beside training."""
     first, second = runs(impl, 1)
     store.save_newest(impl, root / RUN, first, retention=ONE)
-    with store.BackgroundWriter(impl, root / RUN, retention=ONE) as writer:
+    with background.BackgroundWriter(impl, root / RUN, retention=ONE) as writer:
         yield digests(impl, first, second)
         writer.save(second)
     yield digests(impl, second)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import numpy_ref
 from numpy_ref import store
-from numpy_ref.durable import DISK, Disk
+from numpy_ref.disk import DISK, Disk
 from numpy_ref.equivalence import digest
 from parity_tests.commands import SOURCES
 from parity_tests.crash import ONE, RUN, opened, runs

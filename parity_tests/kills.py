@@ -25,10 +25,12 @@ import numpy as np
 
 import numpy_ref
 from numpy_ref import store
+from numpy_ref.background import BackgroundWriter
 from numpy_ref.checkpoint import read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError
-from numpy_ref.durable import DISK, TEMPORARY_SUFFIX
+from numpy_ref.disk import DISK
+from numpy_ref.durable import TEMPORARY_SUFFIX
 from numpy_ref.equivalence import digest
 from parity_tests.strategies import small_data
 
@@ -70,7 +72,7 @@ def rotation(impl: Any, progress: Progress, folder: Path, runs: Any) -> None:
 
 def background(impl: Any, progress: Progress, folder: Path, runs: Any) -> None:
     """Save into a directory from a thread: a save has returned when the next one is taken."""
-    with store.sole_writer(folder), store.BackgroundWriter(impl, folder, retention=KEEP) as writer:
+    with store.sole_writer(folder), BackgroundWriter(impl, folder, retention=KEEP) as writer:
         for index, run in runs:
             progress.begun = index
             writer.save(run)

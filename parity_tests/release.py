@@ -5,8 +5,8 @@ fresh environments, away from the sources: the demo must print the committed dig
 doctests run against what is installed. `--quick` runs those of the command line, the container and one parity module
 only. `--exhaustive` computes every float32 again, which is otherwise held to its record.
 
-The exit status is 0 when all of it passed, 1 when not; the archives stand in DIR, by default `dist`. `--quick` takes about
-ten minutes on two cores, all of it several times as long.
+The exit status is 0 when all of it passed, 1 when not; the archives stand in DIR, by default `dist`. `--quick` takes
+about ten minutes on two cores, all of it several times as long.
 """
 
 import argparse

@@ -6,20 +6,24 @@ import os
 import signal
 import threading
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref import store
+from numpy_ref import background, store
+from numpy_ref.background import BackgroundWriter
 from numpy_ref.checkpoint import read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
-from numpy_ref.durable import DISK, Disk
+from numpy_ref.disk import DISK, Disk
 from numpy_ref.equivalence import digest
 from numpy_ref.interrupt import STATUS
-from numpy_ref.store import BackgroundWriter, Retention, checkpoint_path, list_checkpoints, resume_newest, save_newest
+from numpy_ref.store import Retention, checkpoint_path, list_checkpoints, resume_newest, save_newest
+from numpy_ref.tree import flatten
 from parity_tests.commands import python
 from parity_tests.implementations import EACH, NO_TORCH
 from parity_tests.strategies import small_data
@@ -134,11 +138,11 @@ def moment_law(module, impl, directory, monkeypatch):
 
 
 def test_the_moment_of_the_call_is_saved_even_by_the_slowest_disk(tmp_path, impl, monkeypatch):
-    assert moment_law(store, impl, tmp_path, monkeypatch)
+    assert moment_law(background, impl, tmp_path, monkeypatch)
 
 
 def test_a_snapshot_by_reference_is_caught_in_numpy(tmp_path, monkeypatch):
-    mutant = with_fault(store, "self._impl.snapshot(run)", "run.state")
+    mutant = with_fault(background, "self._impl.snapshot(run, into=self._snapshot)", "run.state")
     assert not moment_law(mutant, numpy_ref, tmp_path, monkeypatch)
 
 
@@ -146,14 +150,14 @@ def test_a_snapshot_by_reference_is_caught_in_numpy(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return copy_tree(live_state(run))", "return copy_tree(live_state(run))"),
-        ("return copy_tree(live_state(run))", "return live_state(run)"),
+        ("return copy_tree(live_state(run), into)", "return copy_tree(live_state(run), into)"),
+        ("return copy_tree(live_state(run), into)", "return live_state(run)"),
     ],
 )
 def test_a_snapshot_by_reference_is_caught_in_the_port(tmp_path, monkeypatch, old, new):
     mutant = with_fault(torch_port.train, old, new)
     impl = SimpleNamespace(**{name: getattr(mutant, name, getattr(torch_port, name)) for name in torch_port.__all__})
-    assert moment_law(store, impl, tmp_path, monkeypatch) == (old == new)
+    assert moment_law(background, impl, tmp_path, monkeypatch) == (old == new)
 
 
 def test_a_directory_written_beside_training_is_the_one_that_save_newest_writes(tmp_path, impl, run):
@@ -188,8 +192,8 @@ def test_a_relative_directory_is_below_the_current_one_when_the_writer_was_made(
 def test_what_was_written_is_held_no_longer(tmp_path):
     kept = []
 
-    def snapshot(run):
-        state = numpy_ref.snapshot(run)
+    def snapshot(run, into):
+        state = numpy_ref.snapshot(run, into=into)
         kept.append(weakref.ref(state.model["layer0.weight"]))
         return state
 
@@ -198,6 +202,28 @@ def test_what_was_written_is_held_no_longer(tmp_path):
         writer.save(numpy_ref.init_run(CONFIG, DATA))
     gc.collect()
     assert (writer._thread, kept[0]()) == (None, None)
+
+
+def test_each_save_after_the_first_uses_the_memory_of_the_one_before(tmp_path, impl, monkeypatch):
+    monkeypatch.setattr(background, "Thread", Slowest)
+    run, places, expected = impl.init_run(CONFIG, DATA), [], []
+    with BackgroundWriter(impl, tmp_path, retention=Retention(0)) as writer:
+        for _ in range(3):
+            run = impl.train_n_steps(run, DATA, 1)
+            expected.append(digest(impl.snapshot(run)))
+            path = writer.save(run)
+            leaves = flatten(writer._snapshot)
+            places.append({name: leaf.ctypes.data for name, leaf in leaves.items() if isinstance(leaf, np.ndarray)})
+    assert places[0] == places[1] == places[2]
+    assert len(places[0]) > 12
+    found = [digest(read_checkpoint(checkpoint_path(tmp_path, step)).state) for step in (1, 2, 3)]
+    assert (found, path) == (expected, checkpoint_path(tmp_path, 3))
+
+
+def test_the_memory_of_another_run_serves_where_it_fits(impl):
+    other = impl.snapshot(impl.init_run(replace(CONFIG, hidden=(5,)), DATA))
+    run = impl.train_n_steps(impl.init_run(CONFIG, DATA), DATA, 3)
+    assert digest(impl.snapshot(run, into=other)) == digest(impl.snapshot(run))
 
 
 # One write at a time
@@ -217,7 +243,7 @@ def one_at_a_time_law(module, directory, monkeypatch):
 
 
 def test_at_most_one_write_is_under_way_and_leaving_waits_for_the_last(tmp_path, monkeypatch):
-    assert one_at_a_time_law(store, tmp_path, monkeypatch)
+    assert one_at_a_time_law(background, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +259,7 @@ def test_at_most_one_write_is_under_way_and_leaving_waits_for_the_last(tmp_path,
     ids=["never waited for", "two in flight", "left without waiting"],
 )
 def test_a_writer_that_does_not_wait_is_caught(tmp_path, monkeypatch, old, new):
-    assert not one_at_a_time_law(with_fault(store, old, new), tmp_path, monkeypatch)
+    assert not one_at_a_time_law(with_fault(background, old, new), tmp_path, monkeypatch)
 
 
 def test_outside_its_context_a_writer_refuses(tmp_path, impl, run):
@@ -252,7 +278,7 @@ def test_outside_its_context_a_writer_refuses(tmp_path, impl, run):
 
 @pytest.mark.parametrize("call", ["open_new", "write", "flush", "fsync", "replace"])
 def test_an_error_is_raised_once_at_the_next_save_and_names_the_file(tmp_path, impl, run, monkeypatch, call):
-    monkeypatch.setattr(store, "Thread", Slowest)  # each write is made when the next save waits for it
+    monkeypatch.setattr(background, "Thread", Slowest)  # each write is made when the next save waits for it
     with BackgroundWriter(impl, tmp_path, retention=Retention(1)) as writer:
         writer.save(run)
         run = impl.train_n_steps(run, DATA, 1)
@@ -391,8 +417,8 @@ def errors_law(module, directory, monkeypatch):
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_that_is_swallowed_or_raised_twice_is_caught(tmp_path, monkeypatch, old, new):
-    assert errors_law(store, tmp_path / "ours", monkeypatch) == ["on leaving", "at a save"]
-    assert errors_law(with_fault(store, old, new), tmp_path / "mutant", monkeypatch) != ["on leaving", "at a save"]
+    assert errors_law(background, tmp_path / "ours", monkeypatch) == ["on leaving", "at a save"]
+    assert errors_law(with_fault(background, old, new), tmp_path / "mutant", monkeypatch) != ["on leaving", "at a save"]
 
 
 # The end of the process
@@ -400,14 +426,14 @@ def test_an_error_that_is_swallowed_or_raised_twice_is_caught(tmp_path, monkeypa
 LEFT_OPEN = """
 import sys, threading
 import numpy_ref
-from numpy_ref import store
-from numpy_ref.durable import DISK, Disk
+from numpy_ref import background, store
+from numpy_ref.disk import DISK, Disk
 from parity_tests.strategies import small_data
 from parity_tests.witnesses import with_fault
 
 directory, creator, fault = sys.argv[1:]
 if fault:
-    store = with_fault(store, "daemon=False", fault)
+    background = with_fault(background, "daemon=False", fault)
 
 def open_new(*arguments):
     threading.main_thread().join()  # nothing is written before the main thread has come to its end
@@ -417,7 +443,7 @@ def open_new(*arguments):
 DISK.open_new = open_new
 data = small_data()
 run = numpy_ref.init_run(numpy_ref.RunConfig(hidden=(3,), batch_size=4), data)
-writer = store.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)).__enter__()
+writer = background.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)).__enter__()
 if creator == "main":
     writer.save(run)
 else:
@@ -439,20 +465,20 @@ def test_the_interpreter_ends_after_the_write_even_if_the_context_is_never_left(
 KILLED = """
 import os, signal, sys
 import numpy_ref
-from numpy_ref import store
-from numpy_ref.durable import DISK
+from numpy_ref import background, store
+from numpy_ref.disk import DISK
 from parity_tests.strategies import small_data
 
 directory, call = sys.argv[1:]
 data = small_data()
 run = numpy_ref.init_run(numpy_ref.RunConfig(hidden=(3,), batch_size=4), data)
 with store.sole_writer(directory):
-    with store.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)) as writer:
+    with background.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)) as writer:
         for _ in range(2):
             run = numpy_ref.train_n_steps(run, data, 1)
             writer.save(run)
     setattr(DISK, call, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
-    with store.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)) as writer:
+    with background.BackgroundWriter(numpy_ref, directory, retention=store.Retention(1)) as writer:
         run = numpy_ref.train_n_steps(run, data, 1)
         writer.save(run)
         numpy_ref.train_n_steps(run, data, 1000)
@@ -507,9 +533,9 @@ def test_a_reader_beside_the_writer_sees_whole_checkpoints_that_never_grow_older
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="threads here have no masks of signals")
 def test_the_thread_leaves_signals_to_the_main_one(tmp_path, monkeypatch):
     masks = []
-    real = store.write_run
+    real = background.write_run
     monkeypatch.setattr(
-        store, "write_run", lambda *a: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())) or real(*a)
+        background, "write_run", lambda *a: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())) or real(*a)
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with BackgroundWriter(numpy_ref, tmp_path, retention=Retention(1)) as writer:

@@ -1,9 +1,12 @@
 """The file format: what is written comes back, any reader of safetensors opens it, and no damage goes unnoticed."""
 
+import errno
 import io
 import json
+import math
 import os
 import struct
+import threading
 import tracemalloc
 from types import SimpleNamespace
 
@@ -15,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from numpy_ref import container
+from numpy_ref import chunks, container
 from numpy_ref.container import (
     CheckpointError,
     CorruptCheckpoint,
@@ -220,6 +223,68 @@ def test_arrays_that_straddle_a_chunk_come_back(tmp_path, order, extra):
     array[1, -1] = -np.nan
     array = array[::-1, ::-1] if order == "reversed" else np.array(array, order=order)
     assert_same_bits(decode(tmp_path, encode({"a": array}))[0], {"a": array})
+
+
+def plainly(arrays, monkeypatch):
+    """The file as it is written with every array by itself and in one thread."""
+    with monkeypatch.context() as patch:
+        patch.setattr(chunks, "JOINED_BYTES", 0)
+        patch.setattr(chunks, "LARGE_BYTES", math.inf)
+        return encode(arrays)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrays_that_are_joined_and_a_second_thread_change_no_byte(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(chunks, "JOINED_BYTES", 512)
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for i in range(300):
+        size = int(rng.choice([0, 1, 7, 64, 127, 128, 129, 1003, 5000]))
+        dtype = rng.choice(["float32", "float16", "int32", "bool"])
+        array = rng.integers(0, 3, size).astype(dtype)
+        if dtype.startswith("float") and size > 1 and i % 2:
+            array[1] = -np.nan
+        arrays[f"a{rng.integers(10**6)}"] = np.stack([array, array], axis=1)[:, 0] if i % 5 == 0 else array
+    arrays["scalar"] = np.array(1.5, np.float32)
+    plain = plainly(arrays, monkeypatch)
+    found, _ = decode(tmp_path, plain)
+    assert_same_bits({name: np.where(a == a, a, np.abs(a)) for name, a in arrays.items()}, found)
+    assert encode(arrays) == plain
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    assert encode(arrays) == plain
+
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(chunks.Thread, "start", no_more)
+    assert encode(arrays) == plain
+
+
+def test_an_error_of_the_second_thread_is_raised_and_the_thread_ends(monkeypatch):
+    def exhausted(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    monkeypatch.setattr(chunks, "zlib", SimpleNamespace(crc32=exhausted))
+    before = threading.active_count()
+    with pytest.raises(MemoryError):
+        encode({f"{i}": np.zeros(chunks.JOINED_BYTES) for i in range(20)})
+    assert threading.active_count() == before
+
+
+def test_an_error_of_the_disk_ends_the_second_thread(monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            if self.tell() > 1 << 20:
+                raise OSError(errno.ENOSPC, "full")
+            return super().write(data)
+
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    before = threading.active_count()
+    with pytest.raises(OSError, match="full"):
+        write_container(Full(), {"a": np.zeros(1 << 20)}, {})
+    assert threading.active_count() == before
 
 
 def test_an_unaligned_array_comes_back(tmp_path):
@@ -639,6 +704,29 @@ def test_a_manifest_that_json_would_change_is_refused_with_its_place(manifest, p
     with pytest.raises(ValueError, match=f"cannot store these values of the manifest.*\n +{place}[:/]"):
         write_container(file, {}, manifest)
     assert file.getvalue() == b""
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.sampled_from([2**63, 2**8193, math.nan, 1.5, b"", ()])
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(1), inner),
+    )
+)
+def test_the_quick_look_at_a_manifest_passes_nothing_that_the_long_one_refuses(value):
+    if container._comes_back(value):
+        assert list(container._faults_of_json(value, "manifest", 0)) == []
+
+
+@pytest.mark.parametrize("depth", range(62, 68))
+@pytest.mark.parametrize("leaf", [[], {}, 1, "a"])
+def test_the_quick_look_at_a_manifest_agrees_on_its_depth(depth, leaf):
+    for _ in range(depth):
+        leaf = [leaf]
+    assert container._comes_back(leaf) == (not list(container._faults_of_json(leaf, "manifest", 0)))
 
 
 def test_the_deepest_and_longest_legal_values_of_a_manifest_come_back(tmp_path):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import numpy_ref
 from numpy_ref import store
-from numpy_ref.durable import DISK, Disk, replace_file
+from numpy_ref.disk import DISK, Disk
+from numpy_ref.durable import replace_file
 from parity_tests import crash
 from parity_tests.crash import (
     MUTANTS,

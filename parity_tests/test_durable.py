@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from numpy_ref import disk as system
 from numpy_ref import durable
+from numpy_ref.disk import DISK, Disk
 from numpy_ref.durable import (
-    DISK,
     TEMPORARY_SUFFIX,
-    Disk,
     DurabilityUnknown,
     make_directory,
     remove_stale,
@@ -38,7 +38,7 @@ CALLS = (
     "replace",
     "fsync_directory",
 )
-OTHERS = ("unlock", "open", "unlink", "sleep", "list", "rename", "make_directory")
+OTHERS = ("begin_writeback", "unlock", "open", "unlink", "sleep", "list", "rename", "make_directory")
 PROTOCOL = ["open_new", "write", "flush", "fsync", "close", "replace", "fsync_directory"]
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
 
@@ -95,6 +95,48 @@ def test_calls_come_in_the_order_that_makes_them_durable(tmp_path):
     assert disk.arguments[-1] == (directory,)
     source, target = disk.arguments[-3]
     assert (target, os.path.dirname(source)) == (os.path.join(directory, "a"), directory)
+
+
+def test_the_kernel_begins_with_what_is_written_and_the_order_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "_WRITEBACK_BYTES", 1000)
+    disk = RecordingDisk()
+    with replace_file(tmp_path / "a", disk=disk) as file:
+        for size in (600, 600, 999, 1, 5000, 999):
+            file.write(bytes(size))
+        file.seek(0)
+        file.write(b"x" * 999)
+        file.write(b"y")
+    begun = [a[1:] for call, a in zip(disk.calls, disk.arguments, strict=True) if call == "begin_writeback"]
+    assert begun == [(0, 1200), (1200, 1000), (2200, 5000), (0, 1000)]
+    calls = [call for call in disk.calls if call not in ("write", "seek", "begin_writeback")]
+    assert calls == [
+        "resolve",
+        "mode",
+        "open_new",
+        "lock",
+        "flush",
+        "fsync",
+        "close",
+        "replace",
+        "unlock",
+        "fsync_directory",
+    ]
+    assert disk.calls.index("flush") > max(i for i, call in enumerate(disk.calls) if call == "begin_writeback")
+    assert (tmp_path / "a").read_bytes() == b"x" * 999 + b"y" + bytes(7199)
+
+
+@pytest.mark.parametrize("kind", ["refused", "absent"])
+def test_advice_that_the_system_does_not_take_changes_nothing(tmp_path, monkeypatch, kind):
+    def refused(*arguments):
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(durable, "_WRITEBACK_BYTES", 1)
+    if kind == "refused":
+        monkeypatch.setattr(os, "posix_fadvise", refused, raising=False)
+    else:
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    save(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize(
@@ -413,8 +455,8 @@ def test_full_synchronisation_is_tried_first_and_replaced_only_where_it_is_not_o
         if code is not None:
             raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(durable.fcntl, "F_FULLFSYNC", "full", raising=False)
-    monkeypatch.setattr(durable.fcntl, "fcntl", full_synchronisation)
+    monkeypatch.setattr(system.fcntl, "F_FULLFSYNC", "full", raising=False)
+    monkeypatch.setattr(system.fcntl, "fcntl", full_synchronisation)
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
     if code == errno.EIO:
         with pytest.raises(OSError, match=r"[Ii]nput/output"):
@@ -745,8 +787,9 @@ class Windows:
 
 def test_on_windows_nothing_is_called_that_is_not_there(tmp_path, monkeypatch):
     """Through the seam alone; not run on that system."""
-    monkeypatch.setattr(durable, "os", Windows())
-    monkeypatch.setattr(durable, "fcntl", None)
+    for module in (system, durable):
+        monkeypatch.setattr(module, "os", Windows())
+    monkeypatch.setattr(system, "fcntl", None)
     (tmp_path / "a").write_bytes(b"old")
     save(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"new"

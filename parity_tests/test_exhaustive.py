@@ -337,6 +337,24 @@ def test_another_table_or_function_gives_the_casts_another_digest_and_the_other_
     assert changed == set(CASTS)
 
 
+def test_a_docstring_leaves_the_digest_and_any_other_line_moves_it(tmp_path):
+    text = '"""Top."""\n\nX = 1  # one\n\n\ndef f(a):\n    """Doc,\n    of two lines.\n    """\n    return a\n'
+    found = {}
+    for name, old, new in (
+        ("itself", "", ""),
+        ("module", "Top.", "Other."),
+        ("function", "of two lines.", "of\n    three lines."),
+        ("constant", "X = 1", "X = 2"),
+        ("body", "return a", "return -a"),
+        ("text that is no docstring", "return a", 'return """a"""'),
+    ):
+        path = tmp_path / f"{len(found)}.py"
+        path.write_text(text.replace(old, new) if old else text)
+        found[name] = exhaustive.digest([path])
+    same = {name for name, value in found.items() if value == found["itself"]}
+    assert same == {"itself", "module", "function"}
+
+
 def test_the_recorded_runs_found_nothing_wrong_and_are_of_these_sources():
     path = exhaustive.HERE / "exhaustive.json"
     command = "python -m parity_tests.exhaustive {} --record parity_tests/exhaustive.json"

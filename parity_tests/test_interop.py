@@ -21,7 +21,8 @@ from numpy_ref.container import (  # noqa: E402
     IncompatibleCheckpoint,
     IncompleteCheckpoint,
 )
-from numpy_ref.durable import Disk, replace_file  # noqa: E402
+from numpy_ref.disk import Disk  # noqa: E402
+from numpy_ref.durable import replace_file  # noqa: E402
 from numpy_ref.equivalence import compare, digest  # noqa: E402
 from numpy_ref.precision import ScalerState  # noqa: E402
 from numpy_ref.tree import flatten  # noqa: E402

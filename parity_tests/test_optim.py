@@ -270,13 +270,13 @@ ADAM_FAULTS = {
     "t from zero": (PLAIN, "t = state.t + 1\n", "t = max(state.t, 1)\n"),
     "no maximum": (
         PLAIN | {"amsgrad": True, "beta2": 0.5},
-        "(v_max[0] if v_max else v)",
-        "v",
+        "v = target\n            np.copyto(v, ",
+        "np.copyto(target, ",
     ),
     "eps in the root": (
         PLAIN | {"eps": 1e-3},
-        "real(correction2))\n        root += real(eps)",
-        "real(correction2) + real(eps))",
+        "out=square))\n        root += real(eps)",
+        "out=square) + real(eps))",
     ),
     "coupled decay": (PLAIN | {"weight_decay": 0.1, "decoupled": True}, "if weight_decay and decoupled:", "if False:"),
     "decay without the rate": (
@@ -288,20 +288,20 @@ ADAM_FAULTS = {
     "coefficient in float32": (PLAIN, "real(1 - beta1)", "(real(1) - real(beta1))"),
     "square from the left": (
         PLAIN | {"learning_rate": 1.0},
-        "square = g * g\n        square *= real(1 - beta2)",
+        "square = np.multiply(g, g, out=change)\n        square *= real(1 - beta2)",
         "square = real(1 - beta2) * g * g",
     ),
     "rate after the quotient": (
         PLAIN,
-        "return [w - change, m",
-        "return [w - real(learning_rate) * (m / real(correction1) / root), m",
+        "np.subtract(w, change, ",
+        "np.subtract(w, real(learning_rate) * (m / real(correction1) / root), ",
     ),
 }
 SGD_FAULTS = {
     "damped first step": (DAMPED, "g if state.t == 0 else ", ""),
     "no dampening": (DAMPED, "real(1 - dampening) * g", "g"),
     "t stands": (DAMPED, "SGDState(state.t + 1, *", "SGDState(state.t, *"),
-    "no look ahead": (LOOKING_AHEAD, "d = g + real(momentum) * b[0] if nesterov else b[0]", "d = b[0]"),
+    "no look ahead": (LOOKING_AHEAD, "d = g + real(momentum) * new_b if nesterov else new_b", "d = new_b"),
     "no decay": (DAMPED | {"weight_decay": 0.1}, "g = g + real(weight_decay) * w\n        d = g", "d = g"),
     "rate in the buffer": (DAMPED, "real(1 - dampening) * g", "real(1 - dampening) * real(learning_rate) * g"),
 }
@@ -450,7 +450,7 @@ def test_an_element_that_the_blocks_leave_out_is_seen(monkeypatch):
     faulty = with_fault(optim, "start + BLOCK)", "start + BLOCK - 1)")
     params, (grads,) = weights_and_gradients(9, steps=1)
     whole, _ = optim.adam_step(params, optim.init_adam(params), grads, REPRODUCIBLE, learning_rate=0.1)
-    for block, some in ((1 << 15, False), (7, True), (6, True)):
+    for block, some in ((1 << 15, False), (6, True), (5, True)):
         monkeypatch.setattr(faulty, "BLOCK", block)
         given = {name: w.copy() for name, w in params.items()}
         faulty.adam_step(given, optim.init_adam(given), grads, REPRODUCIBLE, learning_rate=0.1, in_place=True)

@@ -1,6 +1,8 @@
 """What the README shows is what the commands print."""
 
+import pkgutil
 import re
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 
@@ -8,16 +10,19 @@ import pytest
 
 import numpy_ref
 import torch_port
+from numpy_ref import RunConfig
 from numpy_ref.exercises import EXERCISES
+from numpy_ref.tree import flatten
 from parity_tests import faults
 from parity_tests.commands import python
+from parity_tests.implementations import EACH
 from parity_tests.mutants import FAULTS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
-    printed = python("-m", "numpy_ref", "demo", cwd=tmp_path, COLUMNS="200").stdout
+    printed = python("-m", "numpy_ref", "demo", cwd=tmp_path, COLUMNS="300").stdout
     shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     without_seconds = [re.sub(r" \([0-9.]+ s\)$", "", text.rstrip()) for text in (printed, shown[1])]
@@ -41,9 +46,45 @@ def test_the_readme_counts_and_names_what_is_there() -> None:
     assert f"{len(FAULTS)} subtler mistakes" in README
     wrong = [import_module(f"parity_tests.exercises.test_{name}").MUTANTS for name in EXERCISES]
     assert f"holds {sum(map(len, wrong))} of them" in README
-    packages = [Path(module.__file__).parent for module in (numpy_ref, torch_port)]
-    modules = {path.stem for package in packages for path in package.glob("*.py")} - {"__init__", "__main__"}
-    assert modules <= set(re.findall(r"`(\w+)\.py`", README))
+
+
+@pytest.mark.parametrize("package", EACH)
+def test_the_rooms_are_those_of_the_docstring(package) -> None:
+    home = Path(package.__file__).parent
+    rooms = {module.name for module in pkgutil.iter_modules([str(home)])} - {"__main__"}
+    listed = re.findall(r"^    (\w[\w, ]*?)  +\w", package.__doc__.partition("The rooms")[2], re.MULTILINE)
+    named = [name for line in listed for name in line.split(", ")]
+    assert sorted(named) == sorted(rooms)
+
+
+def test_the_reading_order_has_the_lines_that_the_files_have() -> None:
+    section = README.partition("## Reading order")[2].partition("##")[0]
+    read = re.findall(r"`(\w+\.py)` \((\d+)(?:, (\d+))?\)", section)
+    assert len(read) == 8
+    for name, ours, theirs in read:
+        counts = [_lines(Path(package.__file__).parent / name) for package in (numpy_ref, torch_port)]
+        assert [int(ours), int(theirs or 0)] == counts, name
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_the_table_of_states_names_every_leaf_once() -> None:
+    section = README.partition("## What a checkpoint holds")[2].partition("##")[0]
+    rows = [row.split("|")[2] for row in section.splitlines() if row.startswith("| ")]
+    patterns = [pattern for row in rows[1:] for pattern in re.findall(r"`([^`]+)`", row)]
+    adam = RunConfig(optimizer="adam", amsgrad=True, batch_norm=True, precision="float16", evaluate_every=1)
+    sgd = RunConfig(optimizer="sgd", momentum=0.9)
+    leaves = {path for config in (adam, sgd) for path in flatten(trained(config).state)}
+    found = {path: [pattern for pattern in patterns if fnmatchcase(path, pattern)] for path in leaves}
+    assert {path: names for path, names in found.items() if len(names) != 1} == {}
+    assert {names[0] for names in found.values()} == {*patterns}
+
+
+def trained(config: RunConfig) -> numpy_ref.Run:
+    data = numpy_ref.load_data("digits")
+    return numpy_ref.train_n_steps(numpy_ref.init_run(config, data), data, 1)
 
 
 def test_the_faults_are_those_on_record() -> None:

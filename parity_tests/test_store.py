@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import numpy_ref
 import torch_port
-from numpy_ref import store
+from numpy_ref import background, store
 from numpy_ref.checkpoint import read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.container import (
@@ -27,7 +27,8 @@ from numpy_ref.container import (
     write_container,
 )
 from numpy_ref.data import Position
-from numpy_ref.durable import DISK, DurabilityUnknown, replace_file
+from numpy_ref.disk import DISK
+from numpy_ref.durable import DurabilityUnknown, replace_file
 from numpy_ref.equivalence import digest
 from numpy_ref.store import (
     Entry,
@@ -442,7 +443,7 @@ def test_a_negative_count_is_refused_before_anything_is_written(tmp_path, impl, 
     for refused in (
         lambda: superfluous([], retention),
         lambda: save_newest(impl, tmp_path / "run", run, retention=retention),
-        lambda: store.BackgroundWriter(impl, tmp_path / "run", retention=retention),
+        lambda: background.BackgroundWriter(impl, tmp_path / "run", retention=retention),
     ):
         with pytest.raises(ValueError, match=r"expected keep_last >= 0 and keep_every >= 0, found Retention"):
             refused()

@@ -7,6 +7,18 @@
 
 New runs live on torch's default device: `with torch.device("cuda"): run = init_run(...)`, or `on_device("cuda")`. The
 names below are fetched when they are used, so that help, `inspect` and `verify` start without torch.
+
+The rooms; what has the name of a room of `numpy_ref` is its twin, and files and verdicts are there alone:
+
+    train, optim, model, data, recompute            the run and its state, as PyTorch's objects; one step; its loader
+    rng, noise                                      streams, and draws by key
+    checkpoint                                      a run to file and back
+    arithmetic, elementary, rounding                every result rounded once
+    precision, accounting                           16 bits; bytes and FLOPs
+    boundary, measures, variants                    what is promised, measured here, on the machines within this one
+    interop                                         stock objects, and the `.tar` of PyTorch's recipe
+    audit                                           any training loop: does it resume?
+    exercises                                       what a learner writes in PyTorch
 """
 
 from importlib import import_module

@@ -3,6 +3,8 @@
 What differs from `numpy_ref.train` is ownership: there a run is data and is left alone; here `train_n_steps` advances
 modules, optimizers and generators in place, and the run handed in is used up. `snapshot` takes the state out as
 independent NumPy arrays, `restore` builds live objects from it. All draws are made on the CPU, whatever the device.
+
+Long, for live objects can be changed behind the run, and each such change is refused where the state is taken out.
 """
 
 import uuid
@@ -161,8 +163,12 @@ def init_run(config: RunConfig, data: Dataset) -> Run:
     return _fresh(config, data.inputs.shape[1], data.classes, uuid.uuid4().hex, data.fingerprint)
 
 
-def snapshot(run: Run) -> RunState:
+def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
     """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares.
+
+    Args:
+        run: left as it is.
+        into: an earlier snapshot that is no longer needed, whose arrays are used again.
 
     Raises:
         TypeError: it is no run of this package.
@@ -170,7 +176,7 @@ def snapshot(run: Run) -> RunState:
             otherwise; or some modules are in training and some in evaluation mode; or the parameters' counts of updates
             differ. All of it is named.
     """
-    return copy_tree(live_state(run))
+    return copy_tree(live_state(run), into)
 
 
 def live_state(run: Run) -> RunState:

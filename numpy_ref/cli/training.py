@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy_ref import store
+from numpy_ref import background, store
 from numpy_ref.boundary import Row, row_for
 from numpy_ref.cli.options import given_settings, retention_of
 from numpy_ref.config import RunConfig, describe_config, differing_fields
@@ -113,7 +113,7 @@ def _train_to(impl: Any, run: Any, path: Path | None, data: Dataset, options: ar
 def _saving(impl: Any, options: argparse.Namespace) -> Iterator[Callable[[Any], Path]]:
     """How a run is saved; when this is left, the last write has ended well."""
     if options.background:
-        with store.BackgroundWriter(impl, options.dir, retention=retention_of(options)) as writer:
+        with background.BackgroundWriter(impl, options.dir, retention=retention_of(options)) as writer:
             yield writer.save
     else:
         yield partial(store.save_newest, impl, options.dir, retention=retention_of(options))

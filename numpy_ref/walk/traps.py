@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from numpy_ref.container import CheckpointError, read_container, write_container
-from numpy_ref.durable import Disk, replace_file
+from numpy_ref.disk import Disk
+from numpy_ref.durable import replace_file
 from numpy_ref.equivalence import largest_distance, paired_leaves
 from numpy_ref.laws import Moment, follow, resume_with_loss
 from numpy_ref.model import parameters

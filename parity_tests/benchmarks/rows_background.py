@@ -1,4 +1,4 @@
-"""What a training loop loses to a save beside it."""
+"""What a training loop loses to a save beside it; the first save, which takes memory of its own, is not counted."""
 
 import threading
 import time
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import numpy_ref
-from numpy_ref.store import BackgroundWriter, Retention, save_newest
+from numpy_ref.background import BackgroundWriter
+from numpy_ref.store import Retention, save_newest
 from numpy_ref.train import Run
 from numpy_ref.tree import flatten
 from parity_tests.benchmarks.formats import one_process, remove
@@ -39,18 +40,21 @@ def synchronous(run: Run) -> Save:
 
 
 def background(run: Run) -> Save:
-    """The same by `BackgroundWriter`."""
+    """The same by `BackgroundWriter`, one for all saves to a directory, as a loop has it."""
+    writers: dict[Path, BackgroundWriter] = {}
 
     def save(path: Path) -> Begun:
+        if path not in writers:
+            writers[path] = BackgroundWriter(numpy_ref, path, retention=KEEP).__enter__()
         before = set(threading.enumerate())
-        writer = BackgroundWriter(numpy_ref, path, retention=KEEP).__enter__()
-        writer.save(run)
+        file = writers[path].save(run)
         threads = set(threading.enumerate()) - before
 
         def ended() -> bool:
             if any(thread.is_alive() for thread in threads):
                 return False
-            writer.__exit__(None, None, None)  # raises what the save ended with
+            if not file.exists():
+                writers.pop(path).__exit__(None, None, None)  # raises what the save ended with
             return True
 
         return ended
@@ -115,6 +119,7 @@ def stalls(reading: Callable[[Save, Path], float], width: int, folder: Path) -> 
             remove(folder / "run")
             return seconds
 
+        once()
         return once
 
     return {
