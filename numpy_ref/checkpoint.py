@@ -103,7 +103,15 @@ def save_checkpoint(path: Path, run: Run) -> None:
 
 
 def save_weights(path: Path, run: Run) -> None:
-    """Write a checkpoint of the kind "weights": the model alone, for another run. See `save_checkpoint`."""
+    """Write a checkpoint of the kind "weights": the model alone, for another run.
+
+    Args:
+        path: the file; what stands there is replaced once the new one is whole and on the disk.
+        run: left as it is.
+
+    Raises:
+        OSError: as for `save_checkpoint`.
+    """
     write_run(path, run, WEIGHTS, environment())
 
 
@@ -186,6 +194,12 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a file of either kind and verify all of it, whatever run or data it belongs to.
+
+    Args:
+        path: a checkpoint, full or of weights alone.
+
+    Returns:
+        What the file holds; `state` is None where it holds the weights alone.
 
     Raises:
         CheckpointError: as for `resume_from_full_checkpoint`, as far as the file alone can tell.

@@ -48,6 +48,15 @@ NAMES = {dtype: name for name, dtype in TYPES.items()}  # NumPy forms the name a
 METADATA = "__metadata__"
 ENTRY = {"dtype", "shape", "data_offsets"}
 
+# How files of other formats begin, where that is no length of a header.
+OTHERS = {b"PK\x03\x04": "a zip archive, as torch.save and numpy.savez write", b"\x93NUMPY": "an array of NumPy (.npy)"}
+OTHERS |= {
+    b"\x89HDF\r\n": "a file of HDF5",
+    b"\x1f\x8b\x08": "a file that gzip has compressed",
+    b"\x80\x02\x8a\nl\xfc": "a pickle, as torch.save wrote once",
+}
+ELSEWHERE = "`python -m torch_port inspect` and `diff` look into files of other origin, without running what they hold."
+
 NEWER = "Use the version of the program that wrote the file, or a newer one."
 DAMAGED = "The file is damaged: use an older checkpoint or another copy of this one."
 
@@ -437,6 +446,8 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
+        if other := next((name for begin, name in OTHERS.items() if prefix.startswith(begin)), None):
+            _fail(path, f"a {FORMAT} file", other, advice=ELSEWHERE, kind=IncompatibleCheckpoint)
         _fail(path, "8 bytes with the length of a header, and the header", f"{size} bytes, stating {length}")
     raw = file.read(length)
     header = _decode(path, "a header", raw)

@@ -116,8 +116,8 @@ class StepRecord(NamedTuple):
 class Evaluation(NamedTuple):
     """Loss and accuracy on the held-out samples."""
 
-    loss: float
-    accuracy: float
+    loss: float  # mean cross-entropy, in nats
+    accuracy: float  # from 0 to 1
 
 
 def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
@@ -201,9 +201,22 @@ def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
 def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
     """A run that goes on from a state, which it copies; the inverse of `snapshot`.
 
+    Args:
+        config: the settings that the state was made with.
+        state: every leaf, as `snapshot` gives it; left as it is.
+        run_id: of the run that goes on.
+        fingerprint: of its data set.
+
     Raises:
         ValueError: a leaf is missing, of another shape or type than the configuration asks for, or not expected; or the
             mode is neither "train" nor "eval".
+
+    Example:
+        >>> from numpy_ref import RunConfig, load_data
+        >>> run = init_run(RunConfig(hidden=(16,)), load_data("digits"))
+        >>> again = restore(run.config, snapshot(run), run_id=run.run_id, fingerprint=run.fingerprint)
+        >>> again.step, again.run_id == run.run_id
+        (0, True)
     """
     check_state(config, state)
     return Run(config, copy_tree(state), run_id, fingerprint)
@@ -308,6 +321,13 @@ def train_n_steps(
 
 def evaluate(run: Run, data: Dataset) -> Evaluation:
     """Loss and accuracy on the held-out samples; draws nothing and changes nothing.
+
+    Args:
+        run: left as it is.
+        data: the data set the run was started on.
+
+    Returns:
+        The mean cross-entropy in nats, and the share that is classified rightly, from 0 to 1.
 
     Raises:
         ValueError: the data set is another one than the run's.

@@ -1,6 +1,7 @@
 """The file format: what is written comes back, any reader of safetensors opens it, and no damage goes unnoticed."""
 
 import errno
+import gzip
 import io
 import json
 import math
@@ -8,6 +9,7 @@ import os
 import struct
 import threading
 import tracemalloc
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -771,3 +773,20 @@ def test_a_file_is_verified_in_the_memory_of_one_chunk_and_judged_as_by_reading_
                 read(path)
             errors.append(str(error.value))
         assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("name", ["zip", "npy", "hdf5", "gzip", "pickle"])
+def test_a_file_of_another_format_is_called_by_its_name_and_not_damaged(tmp_path, name):
+    path = tmp_path / "other"
+    if name == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a", b"1" * 100)
+    elif name == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(9))
+    elif name == "gzip":
+        path.write_bytes(gzip.compress(b"1" * 100))
+    else:
+        path.write_bytes({"hdf5": b"\x89HDF\r\n\x1a\n", "pickle": b"\x80\x02\x8a\nl\xfc\x9cF"}[name] + bytes(100))
+    with pytest.raises(IncompatibleCheckpoint, match=r"expected a bitwise-resume file, found .*\n.*torch_port inspect"):
+        container.verify_container(path)

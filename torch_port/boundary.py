@@ -12,7 +12,11 @@ from numpy_ref.boundary import ROWS
 
 
 def environment(device: torch.device | None = None) -> dict[str, Any]:
-    """What the bits of a run may depend on, as JSON values: the reference's record, and under "torch" torch's part."""
+    """What the bits of a run may depend on, as JSON values: the reference's record, and under "torch" torch's part.
+
+    Args:
+        device: of the run; by default torch's default device.
+    """
     device = torch.get_default_device() if device is None else device
     record: dict[str, Any] = {
         "version": torch.__version__,
@@ -36,6 +40,9 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
 @contextmanager
 def on_device(name: str) -> Iterator[None]:
     """New runs live on this device.
+
+    Args:
+        name: as for `torch.device`, such as "cpu" or "cuda:0".
 
     Raises:
         ValueError: there is no such device here.

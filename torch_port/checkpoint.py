@@ -56,7 +56,15 @@ def save_checkpoint(path: Path, run: Run) -> None:
 
 
 def save_weights(path: Path, run: Run) -> None:
-    """Write a checkpoint of the kind "weights": the model alone, for another run. See `save_checkpoint`."""
+    """Write a checkpoint of the kind "weights": the model alone, for another run.
+
+    Args:
+        path: the file; what stands there is replaced once the new one is whole and on the disk.
+        run: left as it is.
+
+    Raises:
+        OSError: as for `save_checkpoint`.
+    """
     files.write_run(path, _as_data(run), files.WEIGHTS, environment(run.device))
 
 

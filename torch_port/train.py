@@ -213,9 +213,22 @@ def live_state(run: Run) -> RunState:
 def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
     """A run that goes on from a state, which it copies, on torch's default device; the inverse of `snapshot`.
 
+    Args:
+        config: the settings that the state was made with.
+        state: every leaf, as `snapshot` gives it; left as it is.
+        run_id: of the run that goes on.
+        fingerprint: of its data set.
+
     Raises:
         ValueError: a leaf is missing, of another shape or type than the configuration asks for, or not expected; or the
             mode is neither "train" nor "eval".
+
+    Example:
+        >>> from numpy_ref import RunConfig, load_data
+        >>> run = init_run(RunConfig(hidden=(16,)), load_data("digits"))
+        >>> again = restore(run.config, snapshot(run), run_id=run.run_id, fingerprint=run.fingerprint)
+        >>> again.step, again.run_id == run.run_id
+        (0, True)
     """
     reference.check_state(config, state)
     inputs, classes = state.model["layer0.weight"].shape[1], len(state.model[f"layer{len(config.hidden)}.bias"])
@@ -318,6 +331,13 @@ def train_n_steps(
 
 def evaluate(run: Run, data: Dataset) -> Evaluation:
     """Loss and accuracy on the held-out samples; draws nothing, changes nothing, and leaves the mode as it is.
+
+    Args:
+        run: left as it is.
+        data: the data set the run was started on.
+
+    Returns:
+        The mean cross-entropy in nats, and the share that is classified rightly, from 0 to 1.
 
     Raises:
         ValueError: the data set is another one than the run's.
