@@ -16,7 +16,6 @@ Long, for it is one table, which is read as a whole, with the derivations of its
 """
 
 import os
-import platform
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -571,6 +570,8 @@ def environment() -> dict[str, Any]:
         >>> sorted(environment())
         ['blas', 'cpus', 'kernels', 'machine', 'numpy', 'processor', 'python', 'simd', 'system', 'threads']
     """
+    import platform  # slow, and needed here alone
+
     config: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
     blas = config["Build Dependencies"]["blas"]
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -592,6 +593,8 @@ def environment() -> dict[str, Any]:
 @cache
 def _processor() -> str:
     """The processor's name, by which libraries choose kernels; Python knows it on some systems only."""
+    import platform
+
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -11,7 +11,6 @@ fetched. Nothing here remembers anything between calls.
 import hashlib
 import json
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from numpy_ref.checks import whole_number
-from numpy_ref.data_files import read_csv, read_npz
 from numpy_ref.rng import StreamState, draw_permutation, generator_from, stream_state
 
 _TEST_EVERY = 5  # every fifth sample is held out
@@ -120,8 +118,10 @@ def load_data(source: str | os.PathLike[str]) -> Dataset:
     """
     name = os.fspath(source)
     if name == "digits":
-        with resources.files("numpy_ref").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+        with np.load(Path(__file__).with_name("digits.npz")) as arrays:
             return init_dataset(arrays["pixels"].astype(np.float32) / np.float32(16), arrays["labels"])
+    from numpy_ref.data_files import read_csv, read_npz  # archives and tables, which most runs do not need
+
     path = Path(name)
     readers = {".npz": read_npz, ".csv": read_csv}
     if path.suffix.lower() not in readers:

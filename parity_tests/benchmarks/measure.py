@@ -145,10 +145,11 @@ def beyond(reading: Reading, base: Reading) -> Reading:
 
 
 def process(*words: str | Path, status: int = 0) -> Work:
-    """A whole process of Python, which ends with this status."""
+    """A whole process of Python, which ends with this status, and keeps what it compiles, as everybody's does."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def work() -> str:
-        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=env)
         if done.returncode != status:
             raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
