@@ -1,5 +1,6 @@
 """What the README shows is what the commands print."""
 
+import json
 import pkgutil
 import re
 from fnmatch import fnmatchcase
@@ -13,11 +14,13 @@ import torch_port
 from numpy_ref import RunConfig
 from numpy_ref.exercises import EXERCISES
 from numpy_ref.tree import flatten
-from parity_tests import faults
+from parity_tests import benchmarks, faults
 from parity_tests.commands import python
 from parity_tests.implementations import EACH
 from parity_tests.mutants import FAULTS
 
+SIZES = ("64-128-10, batch 32", "784-256-256-10, batch 128", "784-1024-1024-10, batch 256")
+SYNCHRONOUS = "its own synchronous save"
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
@@ -85,6 +88,36 @@ def test_the_table_of_states_names_every_leaf_once() -> None:
 def trained(config: RunConfig) -> numpy_ref.Run:
     data = numpy_ref.load_data("digits")
     return numpy_ref.train_n_steps(numpy_ref.init_run(config, data), data, 1)
+
+
+def test_the_ratios_are_those_on_record() -> None:
+    rows = json.loads((Path(benchmarks.__file__).with_name("record.json")).read_text())["rows"]
+
+    def ratio(name: str, side: str) -> str:
+        (found,) = (each for row in rows if row["name"] == name for each in row["sides"] if each["name"] == side)
+        return f"{found['ratio'][0]:.{2 if found['ratio'][0] < 1.5 else 1}f}"
+
+    def ends(name: str, side: str) -> str:
+        found = sorted((ratio(f"{name}, {size}", side) for size in SIZES), key=float)
+        return f"{found[0]} to {found[-1]}"
+
+    adam = [ratio(f"Adam step{who}, 16 M parameters in 1", "torch.optim.Adam, foreach") for who in ("", " of the port")]
+    own = [ends(f"reproducible training step{who}", "its own native") for who in ("", " of the port")]
+    large, small = "1 GB in 48 arrays", "5,000 arrays of 1 KB"
+    saves, loads = (
+        [ratio(f"{verb} {what}", "torch.save") for what in (large, small)] for verb in ("save", "load and verify")
+    )
+    steps, stall = ends("native training step", "stock PyTorch"), "stall by the call that begins a save of 1 GB"
+    text = (
+        f"Adam over 16 M numbers takes {adam[0]} of torch's foreach, the port's {adam[1]}; "
+        f"a native step {steps} of eager PyTorch's; "
+        f"a reproducible step {own[0]} native ones, the port's {own[1]}. "
+        f"A save of 1 GB, with checksums and fsync, takes {saves[0]} of `torch.save` with fsync, "
+        f"of 5,000 arrays {saves[1]}; "
+        f"a load, which verifies, {loads[0]} and {loads[1]} of `torch.load`. "
+        f"A save in the background stops training for {ratio(stall, SYNCHRONOUS)} of a save."
+    )
+    assert text in " ".join(README.split())
 
 
 def test_the_faults_are_those_on_record() -> None:
