@@ -1,9 +1,10 @@
-"""`python -m parity_tests.release [--out DIR] [--quick]`: build wheel and sdist, and try each as a stranger would.
+"""`python -m parity_tests.release [--quick]`: build wheel and sdist, and try each as a stranger would.
 
 Both are built from what git knows, and hold the packages with their data and no tests. Each is installed in
 fresh environments, away from the sources: the demo must print the committed digest with NumPy alone, and the tests and
 doctests run against what is installed. `--quick` runs those of the command line, the container and one parity module
-only. `--exhaustive` computes every float32 again, which is otherwise held to its record.
+only. `--exhaustive` computes every float32 again, which is otherwise held to its record. `--python` names another
+interpreter than the present one, and may be given more than once.
 
 The exit status is 0 when all of it passed, 1 when not; the archives stand in DIR, by default `dist`. `--quick` takes
 about ten minutes on two cores, all of it several times as long.
@@ -16,9 +17,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 import zipfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,9 +45,10 @@ def run(*words: object, at: Path, quiet: bool = False) -> None:
     )
 
 
-def environment(place: Path, *requirements: object) -> Path:
-    """The interpreter of a fresh environment with these installed."""
-    venv.create(place, with_pip=True, clear=True)
+def environment(place: Path, *requirements: object, base: str = sys.executable) -> Path:
+    """The interpreter of a fresh environment with these installed, made by another interpreter."""
+    place.mkdir(parents=True)
+    run(base, "-m", "venv", place, at=place)
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     run(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", *requirements, at=place)
     return python
@@ -89,15 +91,14 @@ def faults_of(wheel: Path, sdist: Path) -> list[str]:
     return faults + [f"the sdist should not hold {name}" for name in sorted(tests)]
 
 
-def try_out(archive: Path, scratch: Path, *, quick: bool, exhaustive: bool) -> None:
+def try_out(archive: Path, home: Path, base: str, *, quick: bool, exhaustive: bool) -> None:
     """Demo with NumPy alone, then the tests against what is installed."""
-    home = scratch / f"away-{archive.suffix.strip('.')}"
     home.mkdir()
-    say(f"{archive.name}: the demo, with NumPy alone")
-    python = environment(home / "core", archive)
+    say(f"{archive.name}, {base}: the demo, with NumPy alone")
+    python = environment(home / "core", archive, base=base)
     run(python, "-m", "numpy_ref", "demo", at=home)
-    say(f"{archive.name}: the tests, against what is installed")
-    python = environment(home / "test", f"{archive}[test]")
+    say(f"{archive.name}, {base}: the tests, against what is installed")
+    python = environment(home / "test", f"{archive}[test]", base=base)
     for name in tracked():
         if not name.startswith(tuple(f"{package}/" for package in PACKAGES)):
             copy(name, home)
@@ -114,9 +115,12 @@ def main(words: Sequence[str]) -> int:
         prog="python -m parity_tests.release", description="Build wheel and sdist, and try each away from the sources."
     )
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the archives go; default dist")
+    parser.add_argument("--python", action="append", help="an interpreter to try them on; may be given more than once")
     parser.add_argument("--quick", action="store_true", help="a few of the tests")
     parser.add_argument("--exhaustive", action="store_true", help="every float32 again, half an hour an archive")
     given = parser.parse_args(words)
+    if missing := [name for name in given.python or () if shutil.which(name) is None]:
+        parser.error(f"--python: expected an interpreter, found none at {', '.join(missing)}")
     given.out.mkdir(parents=True, exist_ok=True)
     if any(given.out.iterdir()):
         parser.error(f"--out: expected an empty directory, found files in {given.out}. Move them away.")
@@ -128,8 +132,8 @@ def main(words: Sequence[str]) -> int:
             if faults := faults_of(*archives):
                 sys.stdout.write("\n".join(faults) + "\n")
                 return 1
-            for archive in archives:
-                try_out(archive, scratch, quick=given.quick, exhaustive=given.exhaustive)
+            for number, (base, archive) in enumerate(product(given.python or [sys.executable], archives)):
+                try_out(archive, scratch / f"away-{number}", base, quick=given.quick, exhaustive=given.exhaustive)
         except subprocess.CalledProcessError as error:
             sys.stdout.write(f"failed with status {error.returncode}: {' '.join(map(str, error.cmd))}\n")
             return 1

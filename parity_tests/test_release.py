@@ -114,6 +114,14 @@ def test_a_release_goes_into_an_empty_directory_only(tmp_path: Path, capsys: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["old.whl"]
 
 
+def test_an_interpreter_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        release.main(["--out", str(tmp_path / "dist"), "--python", str(tmp_path / "python3")])
+    assert end.value.code == 2
+    assert f"found none at {tmp_path / 'python3'}" in capsys.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
 def test_a_step_that_fails_is_the_verdict(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     def build(out: Path, scratch: Path) -> tuple[Path, Path]:
         release.run(sys.executable, "-c", "raise SystemExit(3)", at=scratch)
