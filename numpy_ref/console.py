@@ -118,3 +118,24 @@ class Progress:
         """Leave the line."""
         if self.live and not self.quiet:
             sys.stderr.write("\n")
+
+
+class Waiting:
+    """How many parts are done, and about how long the rest takes: a line of standard error, on a terminal only."""
+
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self.what, self.begun, self.live = what, time.perf_counter(), sys.stderr.isatty() and not quiet
+
+    def tell(self, done: int, total: int) -> None:
+        """Write the line over the last one."""
+        if self.live:
+            passed = time.perf_counter() - self.begun
+            left = f", about {passed / done * (total - done):.0f} s left" if done else ""
+            sys.stderr.write(f"\r{self.what}: {done} of {total}{left}\x1b[K")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self.live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

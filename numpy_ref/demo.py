@@ -7,7 +7,7 @@ is an argument, and the final state's digest is the same for all.
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,14 +59,19 @@ class Demo(NamedTuple):
         return self.digest == DIGEST and all(outcome.right for outcome in self.outcomes)
 
 
-def run_demo(impl: Any, directory: Path, words: Sequence[str] = ()) -> Demo:
+def run_demo(
+    impl: Any, directory: Path, words: Sequence[str] = (), note: Callable[[int, int], None] = lambda done, total: None
+) -> Demo:
     """Carry out the experiment.
 
     Args:
         impl: the implementation, a package with a `train` command.
         directory: where the checkpoints go.
         words: further ones for that command, in the other process.
+        note: told how many resumes are done, and of how many.
     """
+    total = len(LOSSES) + 3
+    note(0, total)
     data = impl.load_data("digits")
     moments = list(follow(impl, impl.init_run(CONFIG, data), data, STEPS))
     stopped = impl.train_n_steps(impl.init_run(CONFIG, data), data, STOP)
@@ -83,6 +88,7 @@ def run_demo(impl: Any, directory: Path, words: Sequence[str] = ()) -> Demo:
         ("other seed", "seed (another one)", resume_with_loss(impl, path, data, "rng", seed=CONFIG.seed + 1))
     )
     for kind, left_out, run in resumes:
+        note(len(outcomes), total)
         found = list(follow(impl, run, data, STEPS - STOP))
         outcomes.append(_judge(impl, kind, left_out, reference, found, data, whole=False))
     curve = [(m.state.step, _held_out_loss(impl, m, data), 0.0) for m in moments]

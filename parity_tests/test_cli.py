@@ -966,6 +966,20 @@ def test_a_measured_row_is_shown_before_the_next_is_measured(monkeypatch):
     assert seen == [True, True]
 
 
+def test_a_terminal_is_told_how_many_rows_are_done_and_how_long_the_rest_takes(capsys, monkeypatch):
+    impl = measuring(MEASURED[True], MEASURED[False])
+    quiet = call(capsys, "boundary", "--check", impl=impl)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    rows, gone = len(ROWS), "\r\x1b[K"
+    answer = call(capsys, "boundary", "--check", impl=impl)
+    first, second, third, rest = answer.err.split(gone)
+    assert first == f"\rrows: 0 of {rows}\x1b[K"
+    assert re.fullmatch(rf"\rrows: 1 of {rows}, about \d+ s left\x1b\[K", second)
+    assert re.fullmatch(rf"\rrows: 2 of {rows}, about \d+ s left\x1b\[K", third)
+    assert (rest, answer.out) == ("", quiet.out)
+    assert (quiet.err, call(capsys, "boundary", "--check", "--json", impl=impl).err) == ("", "")
+
+
 def test_a_long_finding_goes_on_in_its_own_column(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     words = [f"word{i}" for i in range(40)]
@@ -1286,7 +1300,7 @@ def test_the_demo_and_its_other_process_are_on_the_device_that_is_asked_for(caps
         finally:
             places.pop()
 
-    def noted(impl, directory, words):
+    def noted(impl, directory, words, note):
         seen.append((impl.__name__, *places, *words))
         raise ValueError("enough")
 

@@ -31,6 +31,7 @@ LEFT_OUT = [
     "dropout generator",
     "seed (another one)",
 ]
+NOTED = []  # what the demo told of its progress
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -42,7 +43,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(folder):
     """The demo, carried out once in this process."""
-    return demo.run_demo(numpy_ref, folder)
+    return demo.run_demo(numpy_ref, folder, note=lambda *count: NOTED.append(count))
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,10 @@ def test_the_outcomes_are_bitwise_for_the_whole_and_apart_for_the_rest(whole):
     assert all([step for step, _, _ in outcome.curve] == steps for outcome in whole.outcomes)
     assert full.curve == whole.reference[demo.STOP :]
     assert [step for step, _, _ in whole.reference] == list(range(demo.STEPS + 1))
+
+
+def test_every_resume_is_told_of_before_it_begins(whole):
+    assert NOTED == [(done, len(whole.outcomes)) for done in range(len(whole.outcomes))]
 
 
 def test_json_says_what_the_table_says(whole, capsys, monkeypatch, tmp_path):
@@ -435,7 +440,7 @@ def test_the_figure_of_the_readme_is_the_one_drawn_now_legible_on_light_and_dark
 def test_the_demo_leaves_no_checkpoint_behind(whole, capsys, monkeypatch, tmp_path):
     folders = []
 
-    def noted(impl, directory, words):
+    def noted(impl, directory, words, note):
         folders.append(directory)
         assert directory.is_dir()
         return whole

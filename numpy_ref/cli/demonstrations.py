@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy_ref.config import describe_config
-from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, table, warn
+from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, say, say_json, table, warn
 
 
 def run_demo(impl: Any, options: argparse.Namespace) -> int:
@@ -16,8 +16,12 @@ def run_demo(impl: Any, options: argparse.Namespace) -> int:
 
     _check_figure(options.figure)
     start = time.perf_counter()
+    waiting, words = Waiting("resumes", quiet=options.json), ("--device", options.device) if "device" in options else ()
     with tempfile.TemporaryDirectory() as folder:
-        result = demo.run_demo(impl, Path(folder), ("--device", options.device) if "device" in options else ())
+        try:
+            result = demo.run_demo(impl, Path(folder), words, waiting.tell)
+        finally:
+            waiting.end()
     drawn, fault = _try_figure(result, options.figure)
     status = (HOLDS if fault is None else FAILED) if result.right else BROKEN
     if fault is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from numpy_ref.boundary import KINDS, ROWS, Row
 from numpy_ref.cli.options import given_settings
 from numpy_ref.config import RunConfig
-from numpy_ref.console import BROKEN, FAILED, HOLDS, flush, say, say_json, table, warn
+from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, flush, say, say_json, table, warn
 
 
 def run_account(impl: Any, options: argparse.Namespace) -> int:
@@ -70,7 +70,10 @@ def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace)
     columns = (["row", *(row.name for row in rows)], KINDS, ["not measured"], ["share"])
     widths = [max(map(len, cells)) for cells in columns]
     results: list[Any] = []
+    waiting = Waiting("rows", quiet=options.json)
+    waiting.tell(0, len(rows))
     for result in impl.check_boundary([row.name for row in rows]):
+        waiting.end()
         if not options.json:
             if not results:
                 _say_cells(widths, "row", "kind", "here", "share", "found")
@@ -80,6 +83,8 @@ def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace)
             _say_cells(widths, result.row, result.kind, here, share, found)
             flush()  # the next one may take minutes
         results.append(result)
+        waiting.tell(len(results), len(rows))
+    waiting.end()
     verdicts = [result.holds for result in results if result.holds is not None]
     if options.json:
         say_json({"holds": all(verdicts) if verdicts else None, "rows": [result._asdict() for result in results]})

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, table, warn
+from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, say, say_json, table, warn
 from numpy_ref.durable import replace_file
 from numpy_ref.exercises import EXERCISES, exercise_named
 from numpy_ref.exercises.exercise import Exercise
@@ -89,7 +89,11 @@ def run_grade(impl: Any, options: argparse.Namespace) -> int:
             return _compare(impl, exercise, framework, options)
     except FileFault as fault:
         return _refuse(str(fault), options)
-    report = grade(options.file, exercise, framework)
+    waiting = Waiting("laws", quiet=options.json)
+    try:
+        report = grade(options.file, exercise, framework, note=waiting.tell)
+    finally:
+        waiting.end()
     if report.holds:
         _record(report)
     if options.json:

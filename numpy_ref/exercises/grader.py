@@ -7,6 +7,7 @@ file starts is found by its session and its environment, and a process that leav
 """
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ def grade(
     *,
     limit: float = LIMIT,
     in_process: bool | None = None,
+    note: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Hold a file to every law of an exercise.
 
@@ -65,6 +67,7 @@ def grade(
         framework: "numpy" or "torch".
         limit: seconds for each law.
         in_process: run the laws in this process; default is to do so where there are no others.
+        note: told how many of the laws' processes have answered, and of how many.
 
     Raises:
         ImportError: the framework is not installed.
@@ -76,7 +79,7 @@ def grade(
     if fault:
         return report._replace(fault=fault)
     names = [law.name for law in exercise.laws for _ in range(law.processes)]
-    answers = ask_all(file, exercise, framework, names, limit, in_process)
+    answers = ask_all(file, exercise, framework, names, limit, in_process, note)
     for value in answers:
         if "fault" in value:
             return report._replace(fault=value["fault"])

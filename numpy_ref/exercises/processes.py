@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +36,13 @@ _MARK = "EXERCISE_LAW"  # the environment variable by which what a solution star
 
 
 def ask_all(
-    file: Path, exercise: Exercise, framework: str, laws: list[str], limit: float, in_process: bool | None
+    file: Path,
+    exercise: Exercise,
+    framework: str,
+    laws: list[str],
+    limit: float,
+    in_process: bool | None,
+    note: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[dict[str, Any]]:
     """The answer to each question, in order; where there are no processes, one for a law that is asked repeatedly."""
 
@@ -57,7 +64,11 @@ def ask_all(
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=cores) as pool:
-        return list(pool.map(ask, laws, range(len(laws))))
+        answers = []
+        for value in pool.map(ask, laws, range(len(laws))):
+            answers.append(value)
+            note(len(answers), len(laws))
+        return answers
 
 
 def _ask_here(request: dict[str, str]) -> dict[str, Any]:

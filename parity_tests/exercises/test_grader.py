@@ -240,8 +240,11 @@ def test_what_a_right_solution_does_besides_changes_no_verdict(tmp_path: Path, m
     path = tmp_path / "resume.py"
     path.write_text(HARMLESS + reference("resume", "numpy"))
     begun, threads = time.monotonic(), threading.active_count()
-    report = grade(path, RESUME, in_process=False)
+    counts: list[tuple[int, int]] = []
+    report = grade(path, RESUME, in_process=False, note=lambda *count: counts.append(count))
     assert told(report) == []
+    assert [done for done, _ in counts] == list(range(1, len(counts) + 1))
+    assert {total for _, total in counts} == {len(counts)}
     assert time.monotonic() - begun < 10
     assert threading.active_count() <= threads + 1
     assert all(outcome.printed.startswith("hello\nxxx") for outcome in report.outcomes)
