@@ -110,6 +110,23 @@ class RunConfig:
         return self.precision == "float16"
 
 
+def _described(field: "dataclasses.Field[Any]") -> str:
+    """A field for the docstring: what it is, its default, and its range."""
+    meta = field.metadata
+    if meta["choices"]:
+        span = f"one of {', '.join(meta['choices'])}"
+    elif field.type is bool:
+        span = "True or False"
+    else:
+        low = "> 0" if meta["low"] == ABOVE_ZERO else "> 1" if meta["low"] == ABOVE_ONE else f">= {meta['low']:g}"
+        span = low + ("" if meta["high"] in (FLOAT32_END, 2**31) else f", < {meta['high']}")
+    return f"        {field.name}: {meta['help']}; {span}; default {field.default!r}."
+
+
+_FIELDS = "\n".join(map(_described, dataclasses.fields(RunConfig)))
+RunConfig.__doc__ = f"{RunConfig.__doc__}\n    Attributes:\n{_FIELDS}\n    "
+
+
 def _plain(value: Any, kind: Any) -> Any:
     """The value as a plain Python object of the field's type; NumPy numbers and whole floats' ints are converted."""
     value = value.item() if isinstance(value, np.generic) else value

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from numpy_ref.train import StepRecord
@@ -50,7 +51,14 @@ def flush() -> None:
 
 def warn(text: str) -> None:
     """Print a line on standard error."""
-    sys.stderr.write(f"{text}\n")
+    tell(f"{text}\n")
+
+
+def tell(text: str) -> None:
+    """Print on standard error; where nobody reads that any more, the work goes on all the same."""
+    with suppress(OSError, ValueError, AttributeError):  # a closed pipe, a closed file, none
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def say_json(value: Any) -> None:
@@ -111,13 +119,12 @@ class Progress:
         text = f"step {record.step}/{self.total}  loss {record.loss:.4f}  rate {record.rate:.2e}  {left:.0f} s left"
         if record.scale != 1 or record.skipped:
             text += f"  scale {record.scale:.4g}" + ", skipped" * record.skipped
-        sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
-        sys.stderr.flush()
+        tell(f"\r{text}\x1b[K" if self.live else f"{text}\n")
 
     def end(self) -> None:
         """Leave the line."""
         if self.live and not self.quiet:
-            sys.stderr.write("\n")
+            tell("\n")
 
 
 class Waiting:
@@ -131,11 +138,9 @@ class Waiting:
         if self.live:
             passed = time.perf_counter() - self.begun
             left = f", about {passed / done * (total - done):.0f} s left" if done else ""
-            sys.stderr.write(f"\r{self.what}: {done} of {total}{left}\x1b[K")
-            sys.stderr.flush()
+            tell(f"\r{self.what}: {done} of {total}{left}\x1b[K")
 
     def end(self) -> None:
         """Clear the line."""
         if self.live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            tell("\r\x1b[K")

@@ -55,6 +55,7 @@ OTHERS |= {
     b"\x1f\x8b\x08": "a file that gzip has compressed",
     b"\x80\x02\x8a\nl\xfc": "a pickle, as torch.save wrote once",
 }
+TEXT = {*b"\t\n\r", *range(32, 127)}  # bytes of which eight in a row are no length of a header
 ELSEWHERE = "`python -m torch_port inspect` and `diff` look into files of other origin, without running what they hold."
 
 NEWER = "Use the version of the program that wrote the file, or a newer one."
@@ -446,6 +447,8 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
+        if len(prefix) == 8 and all(byte in TEXT for byte in prefix):
+            _fail(path, f"a {FORMAT} file", "text", advice="It is no checkpoint.", kind=IncompatibleCheckpoint)
         if other := next((name for begin, name in OTHERS.items() if prefix.startswith(begin)), None):
             _fail(path, f"a {FORMAT} file", other, advice=ELSEWHERE, kind=IncompatibleCheckpoint)
         _fail(path, "8 bytes with the length of a header, and the header", f"{size} bytes, stating {length}")

@@ -72,12 +72,22 @@ class Best(NamedTuple):
 class RunState(NamedTuple):
     """All that training changes.
 
+    Attributes:
+        step: completed steps, skipped updates included.
+        mode: "train" or "eval", as in `torch.nn.Module`: in "eval" nothing is dropped, running statistics are used.
+        model: weights, biases and running statistics by name, float32.
+        optimizer: counts and moments, by the names of the parameters.
+        schedule: its tick, and the rate of the next update.
+        scaler: of the loss, in float16; else empty.
+        rng: the streams of the order and of dropout.
+        data: epochs completed, and samples consumed of this one.
+        best: the best weights so far, by the loss on the held-out samples.
+
     Resume:
-        Each leaf is needed; `parity_tests/mutants.py` holds, for each, a resume that loses it and is caught. `mode` is
-        "train" or "eval", as in `torch.nn.Module`: in "eval" nothing is dropped and running statistics are used.
+        Each leaf is needed; `parity_tests/mutants.py` holds, for each, a resume that loses it and is caught.
     """
 
-    step: int  # completed steps, skipped updates included
+    step: int
     mode: str
     model: Arrays
     optimizer: optim.AdamState | optim.SGDState
@@ -89,12 +99,19 @@ class RunState(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run: what was decided (`config`), what training changes (`state`), and who it is."""
+    """A run: what was decided, what training changes, and who it is.
+
+    Attributes:
+        config: the settings.
+        state: all that training changes.
+        run_id: 32 hexadecimal digits, drawn from the system when the run was started.
+        fingerprint: of the data set.
+    """
 
     config: RunConfig
     state: RunState
-    run_id: str  # 32 hexadecimal digits, drawn from the system when the run was started
-    fingerprint: str  # of the data set
+    run_id: str
+    fingerprint: str
 
     @property
     def step(self) -> int:
@@ -103,21 +120,35 @@ class Run(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What a step did, for logs and comparisons; no part of the state."""
+    """What a step did, for logs and comparisons; no part of the state.
 
-    step: int  # completed steps, this one included
-    loss: float  # mean over the samples, before the update, not scaled
-    rate: float  # learning rate used
-    samples: Array  # (B,) indices of the training samples, in the order consumed
-    scale: float = 1.0  # of the loss
-    skipped: bool = False  # a scaled gradient was infinite or NaN: no update, and no tick of the schedule
+    Attributes:
+        step: completed steps, this one included.
+        loss: mean over the samples, before the update, not scaled.
+        rate: learning rate used.
+        samples: (B,) indices of the training samples, in the order consumed.
+        scale: of the loss.
+        skipped: a scaled gradient was infinite or NaN: no update, and no tick of the schedule.
+    """
+
+    step: int
+    loss: float
+    rate: float
+    samples: Array
+    scale: float = 1.0
+    skipped: bool = False
 
 
 class Evaluation(NamedTuple):
-    """Loss and accuracy on the held-out samples."""
+    """Loss and accuracy on the held-out samples.
 
-    loss: float  # mean cross-entropy, in nats
-    accuracy: float  # from 0 to 1
+    Attributes:
+        loss: mean cross-entropy, in nats.
+        accuracy: share that is classified rightly, from 0 to 1.
+    """
+
+    loss: float
+    accuracy: float
 
 
 def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:

@@ -221,8 +221,10 @@ def main(words: list[str]) -> int:
     if len(words) == 2 and words[0] == "--regenerate" and words[1].strip():
         regenerate(words[1])
     elif words:
-        sys.stderr.write("usage: python -m parity_tests.corpus [--json [torch_port] | --regenerate REASON]\n")
-        return 2
+        asked = not {"-h", "--help"}.isdisjoint(words)
+        usage = "usage: python -m parity_tests.corpus [--json [torch_port] | --regenerate REASON]\n"
+        (sys.stdout if asked else sys.stderr).write(usage + (f"\n{__doc__}" if asked else ""))
+        return 0 if asked else 2
     found = computed()
     wrong = differences(found)
     sys.stdout.write(

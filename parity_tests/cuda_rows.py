@@ -14,8 +14,12 @@ from numpy_ref.cli import main as command
 NAMES = [row.name for row in ROWS if row.name.startswith("CUDA")]
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     """Print each row with its kind, whether it holds here, and what was found."""
+    if words:
+        asked = not {"-h", "--help"}.isdisjoint(words)
+        (sys.stdout if asked else sys.stderr).write(f"usage: python -m parity_tests.cuda_rows\n\n{__doc__}")
+        return 0 if asked else 2
     if not torch.cuda.is_available():
         sys.stderr.write("no CUDA device: nothing was measured\n")
         return 2
@@ -24,4 +28,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -56,8 +56,10 @@ def record() -> list[Line]:
 
 def main(words: list[str]) -> int:
     if words not in ([], ["--record"]):
-        sys.stderr.write("usage: python -m parity_tests.faults [--record]\n")
-        return 2
+        asked = not {"-h", "--help"}.isdisjoint(words)
+        stream = sys.stdout if asked else sys.stderr
+        stream.write("usage: python -m parity_tests.faults [--record]\n" + (f"\n{__doc__}" if asked else ""))
+        return 0 if asked else 2
     start, found = time.perf_counter(), list(lines())
     rows = [(line.kind, line.injected, line.losses) for line in found]
     for each in (rows, sums(found)):

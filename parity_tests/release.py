@@ -121,6 +121,8 @@ def main(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     if missing := [name for name in given.python or () if shutil.which(name) is None]:
         parser.error(f"--python: expected an interpreter, found none at {', '.join(missing)}")
+    if given.out.exists() and not given.out.is_dir():
+        parser.error(f"--out: expected a directory, found a file at {given.out}")
     given.out.mkdir(parents=True, exist_ok=True)
     if any(given.out.iterdir()):
         parser.error(f"--out: expected an empty directory, found files in {given.out}. Move them away.")

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -27,11 +28,12 @@ from numpy_ref.boundary import ROWS, row_named
 from numpy_ref.checkpoint import read_checkpoint, resume_from_full_checkpoint, save_checkpoint, save_weights
 from numpy_ref.cli.options import SIZES
 from numpy_ref.config import RunConfig
+from numpy_ref.console import FAILED
 from numpy_ref.container import write_container
 from numpy_ref.data import load_data
 from numpy_ref.store import checkpoint_path, sole_writer
 from numpy_ref.train import Evaluation
-from parity_tests.commands import call, python, strict_json
+from parity_tests.commands import ROOT, call, python, strict_json
 from parity_tests.implementations import EACH, NO_TORCH
 
 VERBS = ["demo", "walk", "train", "account", "inspect", "verify", "diff", "range", "boundary", "exercises", "grade"]
@@ -773,7 +775,7 @@ def test_verify_all_does_not_hold_where_there_is_nothing_to_go_on_from(capsys, t
     flip(step(folder, 2))
     (tmp_path / "empty").mkdir()
     cases = [("empty", "there is no checkpoint yet", "nothing to go on from")]
-    cases += [("missing", *cases[0][1:]), ("run", "a resume refuses: expected a readable checkpoint", "1 damaged")]
+    cases += [("run", "a resume refuses: expected a readable checkpoint", "1 damaged")]
     for name, why, verdict in cases:
         answer = call(capsys, "verify", "--all", tmp_path / name)
         assert (answer.status, answer.err) == (1, "")
@@ -1173,7 +1175,7 @@ def test_a_file_with_a_strange_manifest_is_no_reason_for_a_traceback(capsys, tmp
 
 def test_the_status_of_the_process_is_that_of_the_command(tmp_path):
     process = python("-m", "numpy_ref", "verify", "missing", cwd=tmp_path)
-    assert (process.returncode, process.stdout) == (1, "")
+    assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr.startswith("missing: expected a checkpoint, found no such file.")
     assert python("-m", "numpy_ref", cwd=tmp_path).returncode == 2
     assert python("-m", "numpy_ref", "boundary", cwd=tmp_path).returncode == 0
@@ -1461,3 +1463,74 @@ def test_errors_are_json_too_when_json_is_asked_for(capsys, tmp_path):
 def test_steps_beyond_the_end_of_the_schedule_are_announced(train):
     train(20, "--schedule", "warmup_cosine")
     assert "from step 20 on the schedule's rate is zero" in train(25).err
+
+
+# What a stranger's machine does
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a locale of POSIX")
+def test_a_name_that_the_locale_cannot_print_is_escaped_and_costs_nothing(tmp_path):
+    words = ("train", "--steps", "2", "--dir", "rün", "--hidden", "3")
+    for verb in (words, ("verify", "--all", "rün"), ("inspect", "rün/step-00000002.safetensors")):
+        done = python("-m", "numpy_ref", *verb, cwd=tmp_path, LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+        assert re.search(r"r(\\xfc|\\udcc3\\udcbc)n", done.stdout)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe of POSIX")
+def test_a_run_whose_reader_of_errors_is_gone_goes_on_to_its_end(tmp_path):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = [sys.executable, "-m", "numpy_ref", "train", "--steps", "20", "--dir", "run", "--hidden", "3"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with os.fdopen(theirs, "w") as closed:
+        done = subprocess.run(
+            words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=closed, text=True, timeout=120
+        )
+    assert done.returncode == 0
+    assert "step 20" in done.stdout
+    assert [path.name for path in (tmp_path / "run").glob("*.safetensors")] == ["step-00000020.safetensors"]
+
+
+def test_wrong_usage_is_told_as_json_too(capsys):
+    answer = call(capsys, "train", "--steps", "abc", "--json")
+    assert answer.status == FAILED
+    assert strict_json(answer.out) == {
+        "holds": False,
+        "error": "argument --steps: expected a whole number >= 0, found 'abc'",
+    }
+    assert "usage: python -m numpy_ref train" in answer.err
+    assert call(capsys, "train", "--steps", "abc").out == ""
+
+
+@pytest.mark.parametrize(
+    "words", [("inspect", "nope"), ("verify", "nope"), ("diff", "nope", "nope"), ("verify", "--all", "nope")]
+)
+def test_what_is_not_there_is_no_verdict(capsys, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, *words)
+    assert (answer.status, answer.out) == (FAILED, "")
+    assert answer.err.startswith("nope: expected ")
+
+
+def test_a_text_is_no_damaged_checkpoint(capsys, tmp_path):
+    (tmp_path / "a.safetensors").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    answer = call(capsys, "verify", tmp_path / "a.safetensors")
+    assert answer.err.endswith("expected a bitwise-resume file, found text.\n    It is no checkpoint.\n")
+
+
+def test_a_refusal_of_the_system_names_the_path_and_says_what_to_do(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    answer = call(capsys, "walk", "--figures", "file")
+    assert answer.status == FAILED
+    assert answer.err == "file: the system refuses: File exists.\n    Check the path, its permissions and the disk.\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["faults", "corpus", "cuda_rows", "release", "damage", "zoo", "benchmarks", "exhaustive"]
+)
+def test_every_command_of_the_tests_says_how_it_is_used(tmp_path, name):
+    done = python("-m", f"parity_tests.{name}", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m parity_tests.")

@@ -1,6 +1,7 @@
 """What the README shows is what the commands print."""
 
 import json
+import os
 import pkgutil
 import re
 from fnmatch import fnmatchcase
@@ -12,10 +13,11 @@ import pytest
 import numpy_ref
 import torch_port
 from numpy_ref import RunConfig
+from numpy_ref.console import BROKEN, HOLDS
 from numpy_ref.exercises import EXERCISES
 from numpy_ref.tree import flatten
 from parity_tests import benchmarks, faults
-from parity_tests.commands import python
+from parity_tests.commands import PATHS, python
 from parity_tests.implementations import EACH
 from parity_tests.mutants import FAULTS
 
@@ -32,17 +34,36 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     assert without_seconds[0] == without_seconds[1]
 
 
-def test_the_snippets_run(tmp_path: Path) -> None:
-    run, stock = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def snippets() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_run_of_the_snippet_goes_on_in_both_packages(tmp_path: Path) -> None:
+    run, _ = snippets()
     process = python("-c", run + "\nprint(run.state.step, new.state.step)", cwd=tmp_path)
     assert (process.stdout, process.stderr) == ("100 0\n", "")
-    pytest.importorskip("torch", reason="torch is missing: the second snippet cannot be run")
+    pytest.importorskip("torch", reason="torch is missing: the port cannot be run")
     process = python(
         "-c", run.replace("numpy_ref as nr", "torch_port as nr") + "\nprint(run.step, new.step)", cwd=tmp_path
     )
     assert (process.stdout, process.stderr) == ("100 0\n", "")
-    process = python("-c", stock + "\nprint(type(tree['optimizer'].m['0.weight']), checkpoint['epoch'])", cwd=tmp_path)
-    assert (process.stdout, process.stderr) == ("<class 'numpy.ndarray'> 0\n", "")
+
+
+def test_the_audit_of_the_loop_shown_names_the_generator_and_with_the_lines_to_add_it_holds(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is missing: the loop cannot be run")
+    _, loop = snippets()
+    mended = loop.replace("self.optimizer.state_dict()}", 'self.optimizer.state_dict(), "rng": torch.get_rng_state()}')
+    mended += '        torch.set_rng_state(state["rng"])\n'
+    found = {}
+    for name, text in {"my_training": loop, "mended": mended}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        words = ("-m", "torch_port", "audit", f"{name}:Run", "--steps", "8", "--json")
+        process = python(*words, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path), PATHS]))
+        found[name] = process.returncode, json.loads(process.stdout)
+    (lost, report), (held, _) = found.values()
+    assert (lost, held) == (BROKEN, HOLDS)
+    assert all(stop["lost"] == ["rng/torch"] for stop in report["stops"])
+    assert "torch.set_rng_state" in json.dumps(report)
 
 
 def test_the_readme_counts_and_names_what_is_there() -> None:
@@ -109,7 +130,7 @@ def test_the_ratios_are_those_on_record() -> None:
     )
     steps, stall = ends("native training step", "stock PyTorch"), "stall by the call that begins a save of 1 GB"
     text = (
-        f"Adam over 16 M numbers takes {adam[0]} of torch's foreach, the port's {adam[1]}; "
+        f"Adam over 16 M numbers takes {adam[0]} of the time of torch's foreach, the port's {adam[1]}; "
         f"a native step {steps} of eager PyTorch's; "
         f"a reproducible step {own[0]} native ones, the port's {own[1]}. "
         f"A save of 1 GB, with checksums and fsync, takes {saves[0]} of `torch.save` with fsync, "
@@ -122,8 +143,13 @@ def test_the_ratios_are_those_on_record() -> None:
 
 def test_the_faults_are_those_on_record() -> None:
     *rows, _ = faults.sums(faults.record())
-    for group, injected, losses in rows:
-        assert f"| {group} | {injected:,} | {losses} |" in README
+    power, calls, kills, damaged = (injected for _, injected, _ in rows)
+    text = (
+        f"{power:,} states of a disk after power failed, {calls:,} failing calls and full disks, "
+        f"{kills:,} kills and overwrites beside readers, {damaged:,} damaged files. "
+        f"Checkpoints lost: {sum(losses for _, _, losses in rows)}."
+    )
+    assert text in " ".join(README.split())
 
 
 def test_the_readme_is_no_longer_than_220_lines() -> None:

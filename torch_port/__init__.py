@@ -92,7 +92,12 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'torch_port' has no attribute {name!r}")
     home = next((module for module, names in _HOMES.items() if name in names), "numpy_ref")
-    return getattr(import_module(home), name)
+    try:
+        return getattr(import_module(home), name)
+    except ImportError as error:
+        if error.name == "torch":
+            error.add_note("torch_port needs PyTorch: install the 'torch' extra, pip install '.[torch]'")
+        raise
 
 
 def __dir__() -> list[str]:

@@ -10,15 +10,18 @@ where its `__all__` names it: asking the package for it would import torch, and 
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from numpy_ref.cli.parser import parser_of
+from numpy_ref.cli.parser import WrongUsage, parser_of
 from numpy_ref.console import BROKEN, FAILED, HOLDS, OutputLost, flush, say_json, warn
 from numpy_ref.container import CheckpointError
+
+UNREADABLE = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 __all__ = ["BROKEN", "FAILED", "HOLDS", "main", "parser_of"]
 
@@ -33,6 +36,9 @@ def main(impl: Any, arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot print is no failure
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     try:
@@ -50,7 +56,12 @@ def main(impl: Any, arguments: Sequence[str] | None = None) -> int:
 
 def _run(impl: Any, arguments: Sequence[str] | None) -> int:
     """The command's status; what a person can mend becomes a message."""
-    options = parser_of(impl).parse_args(arguments)
+    try:
+        options = parser_of(impl).parse_args(arguments)
+    except WrongUsage as wrong:
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            say_json({"holds": False, "error": wrong.text})
+        raise
     try:
         with impl.on_device(options.device) if "device" in options else nullcontext():
             return int(options.run(options))
@@ -59,7 +70,9 @@ def _run(impl: Any, arguments: Sequence[str] | None) -> int:
         return 130  # as a shell reports SIGINT
     except (CheckpointError, ValueError, OSError, MemoryError, FloatingPointError) as error:
         notes = [f"\n    {note}" for note in getattr(error, "__notes__", [])]
-        return _refuse(BROKEN if isinstance(error, CheckpointError) else FAILED, str(error), options, notes)
+        # What the system does not let anybody read, or what is not there, says nothing of what it holds.
+        judged = isinstance(error, CheckpointError) and not isinstance(error.__context__, UNREADABLE)
+        return _refuse(BROKEN if judged else FAILED, _told(error), options, notes)
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
@@ -69,6 +82,14 @@ def _run(impl: Any, arguments: Sequence[str] | None) -> int:
         if "allocate" not in str(error):
             raise
         return _refuse(FAILED, str(error).partition("\n")[0], options)  # torch has no MemoryError
+
+
+def _told(error: Exception) -> str:
+    """The message; a refusal of the system with the path first, and what to do."""
+    if isinstance(error, OSError) and type(error).__str__ is OSError.__str__ and error.strerror and error.filename:
+        place = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+        return f"{place}: the system refuses: {error.strerror}.\n    Check the path, its permissions and the disk."
+    return str(error)
 
 
 def _refuse(status: int, text: str, options: argparse.Namespace, notes: Sequence[str] = ()) -> int:

@@ -68,6 +68,9 @@ def run_verify(options: argparse.Namespace) -> int:
 
 def _verify_all(options: argparse.Namespace) -> int:
     """Look at all of a directory; it holds when a resume finds a checkpoint and nothing there is damaged."""
+    if not options.directory.is_dir():
+        there = "another file" if options.directory.exists() else "nothing there"
+        raise ValueError(f"{options.directory}: expected the directory of a run, found {there}. Check the path.")
     found = store.survey(options.directory, retention=retention_of(options))
     damaged = [entry.path.name for entry in found.entries if entry.state.startswith("damaged")]
     holds = found.resumed is not None and not damaged

@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy_ref.boundary import ROWS
 from numpy_ref.cli.demonstrations import run_demo, run_range, run_walk
@@ -12,13 +12,32 @@ from numpy_ref.cli.files import run_diff, run_inspect, run_verify
 from numpy_ref.cli.options import SIZES, add_config, add_retention, whole
 from numpy_ref.cli.tables import run_account, run_boundary
 from numpy_ref.cli.training import run_train
+from numpy_ref.console import FAILED, tell
 from numpy_ref.exercises.commands import add_arguments, run_exercises, run_grade
+
+
+class WrongUsage(SystemExit):
+    """The end of a program whose words it does not understand; `text` says why."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(FAILED)
+        self.text = text
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that ends with `WrongUsage`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and how it is used."""
+        tell(self.format_usage())
+        tell(f"{self.prog}: error: {message}\n")
+        raise WrongUsage(message)
 
 
 def parser_of(impl: Any) -> argparse.ArgumentParser:
     """The parser of an implementation's verbs; parsed options have the verb's function as `run`."""
     program = f"python -m {impl.__name__}"
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=program,
         description=(impl.__doc__ or "").partition("\n")[0],
         epilog="Exit status: 0 the verdict holds, 1 it does not, 2 wrong usage or a refusal by the system, 130 an "
@@ -56,14 +75,14 @@ def parser_of(impl: Any) -> argparse.ArgumentParser:
         "--every", type=whole, default=100, help="steps between checkpoints; 0: only at the end (default: %(default)s)"
     )
     add_retention(train)
-    train.add_argument(
-        "--background", action=argparse.BooleanOptionalAction, default=False, help="write checkpoints beside training"
-    )
+    text = "write checkpoints beside training (default: no)"
+    train.add_argument("--background", action=argparse.BooleanOptionalAction, default=False, help=text)
     train.add_argument(
         "--resume",
         choices=("auto", "never", "required"),
         default="auto",
-        help="auto: continue the run in the directory, or start one; never: the directory must hold none",
+        help="auto: continue the run in the directory, or start one; required: continue, or fail; never: the "
+        "directory must hold none (default: %(default)s)",
     )
     train.add_argument("--quiet", action="store_true", help="print errors only")
     account = verb(
@@ -79,19 +98,19 @@ def parser_of(impl: Any) -> argparse.ArgumentParser:
 
     tools = _tools(impl)
     inspect = verb("inspect", partial(run_inspect, tools), "what a checkpoint holds, and its sizes", "FILE")
-    inspect.add_argument("file", type=Path)
+    inspect.add_argument("file", type=Path, help="the checkpoint")
 
     verify = verb("verify", run_verify, "read all of a checkpoint, or of a directory, and check every byte", "FILE")
     what = verify.add_mutually_exclusive_group(required=True)
-    what.add_argument("file", type=Path, nargs="?")
+    what.add_argument("file", type=Path, nargs="?", help="the checkpoint")
     text = "a run's directory: what is there and damaged, what a resume takes, what may be deleted; changes nothing"
     what.add_argument("--all", type=Path, metavar="DIR", dest="directory", help=text)
     add_retention(verify.add_argument_group("what need not be deleted, with --all"))
 
     text = "compare the training state of two checkpoints leaf by leaf"
     diff = verb("diff", partial(run_diff, tools), text, "A B")
-    diff.add_argument("a", type=Path)
-    diff.add_argument("b", type=Path)
+    diff.add_argument("a", type=Path, help="a checkpoint")
+    diff.add_argument("b", type=Path, help="the one to compare it with")
     for command in (inspect, diff) if tools else ():
         tools.add_foreign_arguments(command)
 
