@@ -214,6 +214,8 @@ def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, A
 
 def is_container(path: Path) -> bool:
     """Whether a file says that it has this format, sound or not; also where it cannot be read, which readers tell."""
+    if not os.path.isfile(path):  # a pipe would wait for a writer
+        return True
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")

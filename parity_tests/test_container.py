@@ -790,3 +790,11 @@ def test_a_file_of_another_format_is_called_by_its_name_and_not_damaged(tmp_path
         path.write_bytes({"hdf5": b"\x89HDF\r\n\x1a\n", "pickle": b"\x80\x02\x8a\nl\xfc\x9cF"}[name] + bytes(100))
     with pytest.raises(IncompatibleCheckpoint, match=r"expected a bitwise-resume file, found .*\n.*torch_port inspect"):
         container.verify_container(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names on this system")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert container.is_container(tmp_path / "pipe")  # what reads it tells
+    with pytest.raises(CheckpointError, match="expected a file, found a directory or device"):
+        read_container(tmp_path / "pipe")

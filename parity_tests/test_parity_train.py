@@ -317,7 +317,7 @@ def test_a_snapshot_and_what_was_restored_from_do_not_change_when_training_goes_
 
 
 def test_a_snapshot_without_copies_would_follow_the_run(monkeypatch):
-    monkeypatch.setattr(train, "copy_tree", lambda tree: tree)
+    monkeypatch.setattr(train, "copy_tree", lambda tree, into=None: tree)
     run = torch_port.train_n_steps(torch_port.init_run(CONFIG, DATA), DATA, 1)
     kept = torch_port.snapshot(run)
     before = digest(kept)

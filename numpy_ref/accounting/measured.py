@@ -14,7 +14,7 @@ import numpy as np
 from numpy_ref import checkpoint, train
 from numpy_ref import model as network
 from numpy_ref import recompute as checkpointing
-from numpy_ref.accounting.account import account_run, blank_model_of, first_batches, kept_inputs
+from numpy_ref.accounting.account import blank_model_of, first_batches, kept_inputs
 from numpy_ref.accounting.flops import Product, forward_flops
 from numpy_ref.arithmetic import Arithmetic, arithmetic_named
 from numpy_ref.config import RunConfig
@@ -85,8 +85,8 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
 def differences(config: RunConfig, data: Dataset) -> dict[str, dict[str, int]]:
     """By term and cause, what `measure` finds beyond `account_run`, exactly and from shapes.
 
-    A checkpoint's header is left out: its length stands in the file, and in `Measured`. At the peak it is the whole
-    state before the step: an update makes new arrays beside it, and the account has them once.
+    A checkpoint's header is left out: its length stands in the file, and in `Measured`. What a file holds beyond the
+    account is there at the peak too; an update writes over the state.
 
     Example:
         >>> from numpy_ref.data import load_data
@@ -110,10 +110,9 @@ def differences(config: RunConfig, data: Dataset) -> dict[str, dict[str, int]]:
         activations |= {"inputs of ReLU": width * batch * units, "factor of dropout": width}
         if config.batch_norm:
             activations |= {"normalised inputs": 4 * batch * units, "1 / std of a batch": 4 * units}
-    memory, file = account_run(config, data).memory, file_differences(config, data)
-    peak = {"parameters and moments before the step": memory.parameters + memory.optimizer} | file
+    file = file_differences(config, data)
     terms = ("operands of products", "peak of the step", "checkpoint file", "FLOPs, step")
-    return dict(zip(terms, (activations, peak, file, flops), strict=True))
+    return dict(zip(terms, (activations, dict(file), file, flops), strict=True))
 
 
 def file_differences(config: RunConfig, data: Dataset) -> dict[str, int]:

@@ -2,7 +2,10 @@
 
 import array
 import copy
+import itertools
+import queue
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -219,3 +222,114 @@ class RaisesAnyway(Small):
         if self.steps == 6:
             raise ValueError("the sixth step")
         return 1.0
+
+
+class SkipsByAnother(Small):
+    """Sound: after the load its generator is a slice of a new one, that skips what was used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors: Iterator[torch.Tensor] = self.make()
+
+    @staticmethod
+    def make() -> Iterator[torch.Tensor]:
+        held = torch.ones(2)
+        while True:
+            held = held + torch.tensor([0.1, 1.0])
+            yield held[0]
+
+    def factor(self) -> Any:
+        return next(self.factors)
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.factors = itertools.islice(self.make(), self.steps, None)
+
+
+class SkipsTooFew(SkipsByAnother):
+    """The same, one short."""
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.factors = itertools.islice(self.make(), self.steps - 1, None)
+
+
+class TakesTheModel(Small):
+    """Every fourth step its target becomes equal to the model; it is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models = [self.model, copy.deepcopy(self.model)]
+
+    def factor(self) -> Any:
+        return self.models[1].weight.detach().sum()
+
+    def step(self) -> float:
+        loss = super().step()
+        if self.steps % 4 == 0:
+            self.models[1].load_state_dict(self.model.state_dict())
+        return loss
+
+
+class CountsToZero(Small):
+    """It tells odd steps from even ones, and saves that not; after an even step a fresh run has the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = 0
+
+    def factor(self) -> float:
+        self.odd = 1 - self.odd
+        return 1 + 0.1 * self.odd
+
+
+class LoadsUnderAPrefix(Small):
+    """It saves its model as DataParallel would, and matches nothing on loading."""
+
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        return {**state, "model": {f"module.{name}": one for name, one in state["model"].items()}}
+
+    def load_state_dict(self, state: State) -> None:
+        self.model.load_state_dict(state["model"], strict=False)
+        super().load_state_dict({**state, "model": self.model.state_dict()})
+
+
+class FedByAThread(Small):
+    """A thread fills its queue, from the begin after every load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: queue.Queue[float] = queue.Queue(2)
+        threading.Thread(target=self.fill, args=(self.queue,), daemon=True).start()
+
+    @staticmethod
+    def fill(waiting: Any) -> None:
+        for n in itertools.count():
+            waiting.put(1 + 0.1 * n)
+
+    def factor(self) -> float:
+        return self.queue.get()
+
+
+class TrainsInAGenerator(Small):
+    """Its loop is a generator, whose epoch is lost; it sets the rate there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = self.train()
+
+    def train(self) -> Iterator[float]:
+        for epoch in itertools.count(1):
+            settings = {"floor": 0.0}
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.1 * 0.5**epoch + settings["floor"]
+            for n in range(3):
+                loss = (self.model(torch.tensor([0.1 * n, 1.0])) - 1).square().sum()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                yield loss.item()
+
+    def step(self) -> float:
+        return next(self.loop)

@@ -19,7 +19,7 @@ import torch_port
 import torch_port.audit
 from numpy_ref.cli import _refuse
 from parity_tests.commands import ROOT, python, strict_json
-from torch_port.audit import commands, foreign, script, target, workers
+from torch_port.audit import commands, saved, script, target, workers
 from torch_port.audit.findings import Failure, Report, Stop, as_plain
 from torch_port.audit.page import html
 from torch_port.audit.report import lines
@@ -125,6 +125,9 @@ def test_wrong_usage_says_what_is_expected(capsys, words, text):
         (["my:Run", "--resume", "a {steps} {path}"], "--script and --resume together"),
         (["--script", "a {path}", "--resume", "b {path}"], "--script: expected {steps} in the command"),
         (["--script", "a {steps} {path}", "--resume", "b"], "--resume: expected {path} in the command"),
+        (["--resume", "b {path}"], "--script and --resume together"),
+        (["--script", "a 'b {steps} {path}", "--resume", "b {path}"], "--script: expected a command as a shell"),
+        (["--script", "a {steps} {path}", "--resume", "b {stpes} {path} {x}"], "--resume: expected no other names"),
         (["my:Run", "--steps", "9", "--at", "3,9+12"], "found [9, 12]"),
         (["my:Run", "--report", "not/there/a.html"], "found no not/there"),
         (["my:Run", "--allow", "argparse.Namespace"], "--allow: expected --script"),
@@ -321,14 +324,9 @@ json.dump(state, open(out, "w"))
     ("given", "end", "line"),
     [("{left}", 5, "{steps}, not {left}"), ("3", 3, "see what --resume is given")],
 )
-def test_a_resume_that_ends_at_another_step_is_told_by_the_file_s_own_counter(tmp_path, monkeypatch, given, end, line):
+def test_a_resume_that_ends_at_another_step_is_told_by_the_file_s_own_counter(tmp_path, given, end, line):
     path = tmp_path / "counts.py"
     path.write_text(COUNTS)
-
-    def read(file, allow):
-        return SimpleNamespace(leaves=foreign.leaves_of(json.loads(Path(file).read_text())))
-
-    monkeypatch.setattr(script.foreign, "read", read)
     python = f"{shlex.quote(sys.executable)} -S {path}"
     report = audit_script(f"{python} {{steps}} {{path}}", f"{python} {given} {{path}} {{path}}", steps=8, at=[3])
     (stop,) = report.stops
@@ -338,6 +336,78 @@ def test_a_resume_that_ends_at_another_step_is_told_by_the_file_s_own_counter(tm
     assert line in stop.advice[0]
     assert not report.warnings
     assert [state.kind for state in report.states if state.path == "n"] == ["counter"]
+
+
+BESIDE = """
+import json, os, sys, time
+
+steps, out, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+resume = len(sys.argv) > 4
+folder = fault in ("directory", "unread")
+name, main = (out + "/", out + "/weights.json") if folder else (out + ".", out)
+state = {"w": 0.5, "n": 0, "ema": 0.25}
+if resume:
+    state |= json.load(open(main)) | json.load(open(name + "state.json"))
+    if folder:
+        state["ema"] = 0.25
+for n in range(state["n"], steps):
+    ema = 0.5 * state["ema"] + state["w"]
+    state = {"w": state["w"] - 0.1 * ema, "n": n + 1, "ema": ema}
+os.makedirs(os.path.dirname(main), exist_ok=True)
+parts = {main: {"w": state["w"]}, name + "state.json": {"n": state["n"], "ema": state["ema"]}}
+if fault == "unread":
+    del parts[name + "state.json"]["ema"]
+    open(name + "x.bin", "w").write("=%r" % state["ema"])
+if fault == "settings":
+    parts[name + "args.json"] = {"resume": resume, "started": time.time_ns()}
+for file, part in parts.items():
+    json.dump(part, open(file, "w"))
+"""
+
+
+def audit_beside(folder, fault):
+    (folder / "beside.py").write_text(BESIDE)
+    base = f"{shlex.quote(sys.executable)} -S {folder / 'beside.py'} {{steps}} {{path}} {fault}"
+    return audit_script(base, f"{base} resume", steps=8, at=[3])
+
+
+def test_json_of_a_directory_is_read_and_what_a_resume_forgets_of_it_is_named(tmp_path):
+    report = audit_beside(tmp_path, "directory")
+    (stop,) = report.stops
+    assert stop.lost == ("state.json/ema",)
+    assert stop.advice == ("state.json/ema is in the saved file: load it, last if something else sets it too",)
+    assert "no epoch or step" not in stop.cause
+    restored = {state.path: state.restored for state in report.states}
+    assert restored == {"weights.json": True, "state.json/n": True, "state.json/ema": False}
+
+
+def test_where_a_file_was_not_read_nothing_is_said_of_what_is_missing(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(saved, "_of_json", lambda file: None)
+        report = audit_beside(tmp_path, "directory")
+        assert "no checkpoint that can be read, only state.json, weights.json" in report.failure.error
+    read = saved._leaves
+
+    def one_is_a_checkpoint(file, **named):  # beside a checkpoint, not only beside JSON
+        found, is_json = read(file, **named)
+        return found, is_json and file.name != "weights.json"
+
+    monkeypatch.setattr(saved, "_leaves", one_is_a_checkpoint)
+    report = audit_beside(tmp_path, "unread")
+    (stop,) = report.stops
+    assert not stop.holds
+    assert (stop.lost, stop.advice) == ((), ())
+    assert stop.cause.endswith("in what was not read: x.bin")
+    assert report.warnings == ("x.bin was not read by the audit",)
+
+
+def test_times_and_switches_in_json_beside_a_checkpoint_are_no_state(tmp_path):
+    report = audit_beside(tmp_path, "settings")
+    assert report.verdict == "bitwise", "\n".join(lines(report))
+    assert report.warnings == (
+        "not compared, for two uninterrupted runs differ in it: checkpoint.pt.args.json/started",
+        "taken for a setting, though the resumed run saved another: checkpoint.pt.args.json/resume",
+    )
 
 
 @pytest.mark.parametrize("at", [[8], [0], [5, 9], [(5, 3)], []])
@@ -378,7 +448,7 @@ def test_a_command_that_is_not_there_or_saves_no_checkpoint_is_told(tmp_path):
     assert report.failure.phase == "the script, 24 steps"
     assert "FileNotFoundError" in report.failure.error
     (tmp_path / "save.py").write_text("import sys; open(sys.argv[1], 'w').write('no checkpoint')")
-    text = f"{shlex.quote(sys.executable)} -S {tmp_path / 'save.py'} {{path}}"
+    text = f"{shlex.quote(sys.executable)} -S {tmp_path / 'save.py'} {{path}} {{steps}}"
     report = audit_script(text, text)
     assert report.failure.phase == "reading what was saved"
 
@@ -451,7 +521,11 @@ def test_a_signal_ends_a_verb_and_leaves_no_process_and_no_directory(tmp_path, n
     }[verb]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MARKS": str(marks), "TMPDIR": str(scratch)}
     with subprocess.Popen(
-        [sys.executable, "-m", "torch_port", *words], cwd=work, env=environment, stderr=subprocess.PIPE
+        [sys.executable, "-m", "torch_port", *words],
+        cwd=work,
+        env=environment,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # it may be ignored in this one
     ) as process:
         try:
             wait_for(lambda: list(marks.iterdir()))

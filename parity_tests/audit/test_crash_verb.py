@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from parity_tests import crash as model
 from parity_tests.commands import ROOT, strict_json
 from torch_port.audit import crash as verb
-from torch_port.audit.crash import LOST, NO_WAY_BACK, RESUMED, Report, command, directory, disk, judge, points
+from torch_port.audit.crash import LOST, NO_WAY_BACK, RESUMED, Report, causes, command, directory, disk, judge, points
 from torch_port.audit.crash.bench import Bench
 from torch_port.audit.crash.disk import Disk, Event
 from torch_port.audit.crash.reference import refer
@@ -122,6 +122,12 @@ def test_a_faulty_script_gets_its_judgement_and_the_event_is_named(script: str) 
     assert first.crash.startswith(when)
     assert advice in first.advice
     assert {cause.judgement for cause in report.causes} == {judgement}
+
+
+def test_files_that_are_each_replaced_are_not_advised_to_be_where_events_were_left_out() -> None:
+    for limit in (6, 8, 10, 14):
+        report = crashed("two_files", limit=limit)
+        assert {cause.advice for cause in report.causes} == {causes._TOGETHER}, limit
 
 
 def test_where_events_were_left_out_the_reason_is_sought_among_them() -> None:

@@ -34,8 +34,21 @@ def test_what_a_load_changes_is_the_first_difference_and_comes_before_what_follo
     assert stop.lost[-1].startswith("model")
     assert (stop.first.step, stop.first.expected, stop.first.found) == (3, 1.0, 0.0)
     assert "(optimizer) is 0.0 then, not 1.0" in stop.cause
-    assert stop.advice[0].startswith(f"{stop.lost[0]} is in the saved file")
+    assert stop.advice[0].startswith("optimizer is in the saved file: load it with optimizer.load_state_dict(...)")
+    assert len(stop.advice) == 1 + sum(part.startswith("model") for part in stop.lost), "of the optimizer once"
     assert not stop.proved
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_scheduler_is_named_whole_where_it_has_the_form_of_one(whole: bool) -> None:
+    before = {"last_epoch": 3, "_step_count": 4} if whole else {"_step_count": 4, "other": 3}
+    saved, moved = (read({"scheduler": state}) for state in (before, dict.fromkeys(before, 0)))
+    advice = stop_of((3,), saved, foreign.differences(saved, moved), ENDS).advice
+    if whole:
+        (line,) = advice
+        assert line.startswith("scheduler is in the saved file: load it with scheduler.load_state_dict(...), after")
+    else:
+        assert [line.split(" ")[0] for line in advice] == ["scheduler/_step_count", "scheduler/other"]
 
 
 def test_what_the_file_lacks_is_told_with_the_lines_to_add() -> None:

@@ -375,6 +375,16 @@ def test_what_cannot_be_compared_is_not_called_equal(tmp_path):
     assert "not compared: x/0" in compared.lines()
 
 
+def test_a_tensor_without_data_is_compared_by_its_type_and_shape(tmp_path):
+    for name, shape in (("a.pt", 3), ("b.pt", 4)):
+        torch.save({"x": torch.ones(1), "m": torch.empty(shape, device="meta")}, tmp_path / name)
+    same = foreign.diff(tmp_path / "a.pt", tmp_path / "a.pt")
+    assert (same.bitwise, same.same) == (True, 2)
+    assert same.lines()[1:] == ["note: m has no data: its type and shape were compared"]
+    (change,) = foreign.diff(tmp_path / "a.pt", tmp_path / "b.pt").changes
+    assert (change.path, change.a, change.b) == ("m", "float32 (3,)", "float32 (4,)")
+
+
 def test_keys_that_make_one_path_are_kept_apart():
     keeps_keys_apart(foreign)
 

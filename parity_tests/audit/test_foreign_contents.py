@@ -59,6 +59,11 @@ def test_kinds_are_told():
     tells_the_kinds(foreign)
 
 
+def test_leaves_are_counted_in_words(tmp_path):
+    torch.save(torch.ones(3), tmp_path / "a.pt")
+    assert foreign.inspect(tmp_path / "a.pt").lines()[0].endswith(" bytes, 1 leaf")
+
+
 def test_what_a_resume_would_lack_is_told():
     tells_what_a_resume_would_lack(foreign)
 

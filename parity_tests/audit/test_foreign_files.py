@@ -8,10 +8,12 @@ import os
 import pickle  # noqa: TID251  # the files that must not be loaded are written with it
 import struct
 import subprocess
+import sys
 import tarfile
 import tempfile
 import warnings
 import zipfile
+from collections import defaultdict, deque
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -300,6 +302,41 @@ def test_what_cannot_be_allowed_is_named(tmp_path):
     assert len(str(caught.value).splitlines()) == 5
     with pytest.raises(ValueError, match="expected a list of names"):
         foreign.read(tmp_path / "x", allow="argparse.Namespace")
+
+
+class Deep(deque):
+    """A class that torch's restricted unpickler lets be made, and does not fill."""
+
+
+def test_a_defaultdict_that_is_allowed_is_read_as_a_dict(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"x": defaultdict(list, {"a": [1, 2]})}, path)
+    names = ["builtins.list", "collections.defaultdict"]
+    assert f"allow={json.dumps(names)}" in str(error_of(foreign, path))
+    assert foreign.read(path, allow=names).leaves["x/a"].value == (1, 2)
+
+
+def test_what_torch_cannot_fill_is_not_called_damaged(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"x": Deep([1, 2])}, path)
+    error = error_of(foreign, path, allow=[f"{__name__}.Deep"])
+    assert isinstance(error, IncompatibleCheckpoint)
+    assert "Deep, which torch cannot fill with weights_only.\n    Where it is saved, make it plain" in str(error)
+
+
+def test_a_class_of_the_script_itself_is_not_advised_to_be_allowed(tmp_path, monkeypatch):
+    path, main = tmp_path / "a.pt", sys.modules["__main__"]
+    settings = type("OfTheScript", (), {"__module__": "__main__"})
+    monkeypatch.setattr(main, "OfTheScript", settings, raising=False)
+    torch.save({"x": settings()}, path)
+    assert "allow" in str(error_of(foreign, path)), "it is this script's"
+    monkeypatch.delattr(main, "OfTheScript")
+    error = str(error_of(foreign, path))
+    assert "--allow" not in error
+    assert "__main__.OfTheScript: of the script that saved the file itself" in error
+    assert "a plain dict in its place, as of vars(args)" in error
+    with pytest.raises(ValueError, match="plain dict in its place"):
+        foreign.read(path, allow=["__main__.OfTheScript"])
 
 
 def test_a_module_that_is_allowed_gives_its_state(tmp_path):

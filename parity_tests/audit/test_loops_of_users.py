@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from parity_tests.audit import loops  # noqa: E402
 from parity_tests.audit import loops_of_users as users  # noqa: E402
 from torch_port.audit import Report, audit, words  # noqa: E402
-from torch_port.audit.causes import WORDS_UNPROVED, advice  # noqa: E402
+from torch_port.audit.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice  # noqa: E402
 from torch_port.audit.expressions import within  # noqa: E402
 from torch_port.audit.observe import walk  # noqa: E402
 from torch_port.audit.restore import link  # noqa: E402
+from torch_port.audit.states import FIRST_VALUE  # noqa: E402
 from torch_port.audit.workers import Workers  # noqa: E402
 
 CHANGED_NOTHING = "load_state_dict changed nothing"
@@ -199,6 +200,56 @@ def test_of_what_the_standard_library_runs_only_the_user_s_part_is_seen(tmp_path
         seen = walk(run)
     assert [path for path in seen.slots if not path.startswith("rng/")] == ["c.position"]
     assert set(seen.opaque) == {"a", "b", "c", "d"}
+
+
+def test_a_queue_that_a_thread_fills_is_named(workers: Workers) -> None:
+    (stop,) = audited(workers, users.FedByAThread).stops
+    assert (stop.lost, stop.proved) == (("queue",), False), stop
+    assert "queue, into which the audit cannot look, probably holds it" in stop.cause
+    assert stop.advice == (FEEDING_ADVICE,)
+
+
+# Generators and iterators
+
+
+def test_what_an_iterator_holds_out_of_sight_is_no_evidence(workers: Workers) -> None:
+    report = audited(workers, users.SkipsByAnother)
+    assert report.verdict == "bitwise", report
+    (stop,) = audited(workers, users.SkipsTooFew).stops
+    assert not stop.holds
+
+
+def test_of_a_generator_that_begins_anew_no_setting_is_named(workers: Workers) -> None:
+    (stop,) = audited(workers, users.TrainsInAGenerator).stops
+    assert (stop.lost, stop.proved) == (("loop",), False), stop
+    assert stop.differing == ("loop", "model.grad")
+    assert "loop was in the middle of its data (where epoch, n stood)" in stop.cause
+
+
+# What is saved
+
+
+def test_an_equal_value_that_is_another_state_s_is_not_taken_for_saved(workers: Workers) -> None:
+    (stop,) = audited(workers, users.TakesTheModel).stops
+    assert (stop.lost, stop.proved) == (("models[1]",), True), stop
+    assert stop.advice[0].startswith("save self.models[1].state_dict()")
+
+
+def test_what_is_as_in_a_fresh_run_at_every_stop_is_not_told_to_be_saved_or_restored(workers: Workers) -> None:
+    report = audited(workers, users.CountsToZero, at=(2, 4))
+    (odd,) = (state for state in report.states if state.path == "odd")
+    assert (odd.saved, odd.restored) == (False, None), odd
+    assert odd.note == FIRST_VALUE
+
+
+# Keys that match nothing
+
+
+def test_keys_that_match_nothing_are_the_cause(workers: Workers) -> None:
+    (stop,) = audited(workers, users.LoadsUnderAPrefix).stops
+    assert (stop.lost, stop.proved) == (("model",), True), stop
+    assert "its load with strict=False matches nothing with the saved module.weight" in stop.cause
+    assert stop.advice[0].startswith("take 'module.' from the beginning of the saved keys")
 
 
 # What the optimizer trains, and tied weights

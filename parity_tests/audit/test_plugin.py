@@ -219,3 +219,8 @@ def test_a_wrong_call_is_shown_where_it_stands_in_the_test_and_no_frame_of_ours(
     for text in ("argument 'step'", "found 9", "found no nowhere in", "at the top level of a module"):
         assert text in answer.stdout
     assert "torch_port/audit" not in answer.stdout
+
+
+def test_what_cannot_be_called_is_no_loop() -> None:
+    with pytest.raises(TypeError, match="expected a class, or a function that returns a run, found float"):
+        find_target("math:pi")

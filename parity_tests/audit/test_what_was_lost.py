@@ -10,9 +10,10 @@ torch = pytest.importorskip("torch")
 from parity_tests.audit import loops  # noqa: E402
 from torch_port.audit import Report, audit, judge  # noqa: E402
 from torch_port.audit.attribution import Suspect  # noqa: E402
-from torch_port.audit.causes import cause, other_type  # noqa: E402
+from torch_port.audit.causes import cause, keys_unmatched, other_type  # noqa: E402
 from torch_port.audit.checks import other_types  # noqa: E402
 from torch_port.audit.leaves import Leaf, difference  # noqa: E402
+from torch_port.audit.states import is_saved  # noqa: E402
 from torch_port.audit.values import leaf  # noqa: E402
 from torch_port.audit.workers import Workers  # noqa: E402
 
@@ -102,3 +103,28 @@ def test_within_a_step_samples_and_loss_come_before_what_they_change() -> None:
     assert first is not None
     assert (first.step, first.path, first.expected, first.found) == (3, "best", 1, 2)
     assert judge.at_load(3, lost[:1], here, there) is None
+
+
+def test_of_values_that_are_equal_the_one_with_the_names_is_saved() -> None:
+    model, target = "model.0.weight", "nets[1].0.weight"
+    leaves = {path: Leaf("parameter", "7", "float32", (2,), "cpu") for path in (model, target)}
+    for saved, found in [
+        ({model: "7"}, (True, False)),
+        ({model: "7", "other.0.weight": "7"}, (True, True)),  # one for each
+        ({"weights.0.weight": "7"}, (None, None)),
+        ({model: "8"}, (False, False)),
+    ]:
+        assert tuple(is_saved(saved, path, one, leaves) for path, one in leaves.items()) == found, saved
+
+
+def test_keys_are_told_to_be_mended_as_they_differ() -> None:
+    for missing, unexpected, line in [
+        (["a", "b"], ["m.a", "m.b"], "take 'm.' from the beginning of the saved keys"),
+        (["m.a", "m.b"], ["a", "b"], "put 'm.' before the saved keys"),
+        (["a"], ["z"], "give the saved keys the names that the module has"),
+        (["a"], [], "save net.state_dict() with all of its keys"),
+    ]:
+        end, line_to_change = keys_unmatched(["net.a", "net.m.a"], {"net": (missing, unexpected)})
+        assert end
+        assert line_to_change.startswith(line)
+    assert keys_unmatched(["other.a"], {"net": (["a"], [])}) == ("", "")

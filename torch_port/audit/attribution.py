@@ -40,12 +40,16 @@ class Found(NamedTuple):
 
 
 def suspects(a: Record, resumed: Record, stop: int, passed: set[str], moving: set[str]) -> list[Suspect]:
-    """What differs right after the load, by group, the most telling first; no generator that is never drawn from."""
+    """What differs right after the load, by group, the most telling first.
+
+    No generator that is never drawn from, and no setting among the variables of a generator that begins anew.
+    """
     here, there = a.at[stop], resumed.at[stop]
     grouped: dict[str, list[str]] = {}
     for path in judge.differing(here, there, passed):
         kind = judge.kind_of(path, here, there)
-        if kind not in ("loss", "samples") and (kind != "generator" or path in moving):
+        fixed = kind in judge.MARKS and path not in moving and judge.out_of_sight(path, (a, here), (resumed, there))
+        if kind not in ("loss", "samples") and not fixed and (kind != "generator" or path in moving):
             grouped.setdefault(a.groups.get(path) or resumed.groups.get(path) or path, []).append(path)
     found = []
     for name, rest in rest_of_iterators(a, stop).items():
@@ -68,6 +72,8 @@ def _links(a: Record, resumed: Record, stop: int) -> dict[str, dict[str, str | N
             trained = PLACE_IN_GROUPS.fullmatch(path)
             if trained and (path not in here or path in there):
                 continue  # it trains a tensor that the run holds: in another order at most
+            if path not in there and judge.out_of_sight(path, (a, a.at[stop]), (resumed, resumed.at[stop])):
+                continue  # a variable of a generator that begins anew
             whose = path.removesuffix(DATA)
             group = trained[1] + TRAINED if trained else a.groups.get(whose) or resumed.groups.get(whose) or whose
             links.setdefault(group, {})[path] = here.get(path)

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.paths import DATA, PLACE_IN_GROUPS
+from torch_port.audit.paths import DATA, PLACE_IN_GROUPS, join
+from torch_port.audit.words import few
 
+SHOWN = 4  # keys in a sentence
+OWN_COUNTS = ("line", "position", "base_seed")  # of any generator or iterator
 Leaves = dict[str, Leaf]
 
 
@@ -48,7 +51,11 @@ def cause(
         )
     if kind == "position":
         loader = path.removesuffix(".position")
-        return f"{loader} was in the middle of its data, and begins anew after the load"
+        held = {name: one for name, one in here.items() if name.startswith(f"{loader}.") and one.kind == "position"}
+        counts = [name[len(loader) + 1 :] for name, one in held.items() if one.dtype == "int"]
+        counts = [name for name in counts if name not in OWN_COUNTS]
+        where = f" (where {', '.join(counts)} stood)" if counts else ""
+        return f"{loader} was in the middle of its data{where}, and begins anew after the load"
     if kind == "gradient":
         return f"gradients were being accumulated in {path}, and are gone after the load"
     items, later = _items(path, here), _items(path, there)
@@ -69,6 +76,36 @@ def cause(
         return f"{path} is {_shown(b)} after the load, not {_shown(a)}"
     gone = bool(below) and not any(name in there for name in below)
     return f"{path} is {'empty' if gone else 'not what it was'} after the load"
+
+
+def keys_unmatched(paths: Sequence[str], heard: Mapping[str, Sequence[Sequence[str]]]) -> tuple[str, str]:
+    """Where a load with strict=False leaves states as they were: the end of its cause, and the line to change.
+
+    Args:
+        paths: of the lost leaves.
+        heard: path of a module -> the keys that were missing, and those that matched nothing.
+    """
+    for owner, (missing, unexpected) in heard.items():
+        if not {*paths} & {join(owner, key) for key in missing}:
+            continue
+        if not unexpected:
+            return (
+                f": its load with strict=False finds no {few(missing, SHOWN)} in the saved state",
+                f"save {owner}.state_dict() with all of its keys, and load it with strict=True",
+            )
+        more = {key.removesuffix(missing[0]) for key in unexpected if key.endswith(missing[0])}
+        less = {key.removesuffix(unexpected[0]) for key in missing if key.endswith(unexpected[0])}
+        line = "give the saved keys the names that the module has"
+        if any({*missing} <= {key.removeprefix(prefix) for key in unexpected} for prefix in more):
+            line = f"take {min(more, key=len)!r} from the beginning of the saved keys"
+        elif any({*unexpected} <= {key.removeprefix(prefix) for key in missing} for prefix in less):
+            line = f"put {min(less, key=len)!r} before the saved keys"
+        return (
+            f": its load with strict=False matches nothing with the saved {few(unexpected, SHOWN)}, and finds no "
+            f"{few(missing, SHOWN)}",
+            f"{line}, and load {owner} with strict=True, which raises where keys do not match",
+        )
+    return "", ""
 
 
 def _telling(links: dict[str, str | None]) -> tuple[str, str | None]:
@@ -242,12 +279,24 @@ HIDDEN_ADVICE = (
 )
 
 
-def hidden_words(opaque: Sequence[str]) -> str:
+FEEDING_ADVICE = (
+    "the position of a queue or a thread: save how many batches were consumed, and after the load start what fills it "
+    "at that one"
+)
+
+
+def hidden_words(opaque: Sequence[str], feeding: Sequence[str] = ()) -> str:
     """Where nothing that differs at the load changes what follows: that the cause is hidden, and where it may be.
 
     Args:
         opaque: paths of the run into which the audit cannot look.
+        feeding: those of them that bring what a thread or another process makes.
     """
+    if feeding:
+        return (
+            f"nothing that differs at the load, put back, changes what follows: {few(feeding, 3)}, into which the "
+            "audit cannot look, probably holds it: what fills it begins anew after the load"
+        )
     where = f"{', '.join(opaque[:3])} (which the audit cannot look into), " if opaque else ""
     return (
         "nothing that differs at the load, put back, changes what follows: the loop depends on what the audit does "

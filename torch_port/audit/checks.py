@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from torch_port.audit.leaves import Leaf
-from torch_port.audit.observe import observe, walk
+from torch_port.audit.observe import Seen, observe, walk
 from torch_port.audit.states import last_name
 from torch_port.audit.values import GENERATORS, leaf
 from torch_port.audit.words import few
@@ -139,7 +139,7 @@ def checked_load(trial: Any, state: Any, step: int) -> list[str]:
     given = flat(state)
     before = observe(walk(run, module))
     watched = Watched(state) if type(state) is dict else state
-    with _Unmatched() as unmatched:
+    with Unmatched() as unmatched:
         run.load_state_dict(watched)
     after = observe(walk(run, module))
     if before == after and trial.spec.get("changes"):
@@ -155,23 +155,37 @@ def checked_load(trial: Any, state: Any, step: int) -> list[str]:
     return said
 
 
-class _Unmatched:
+class Unmatched:
     """Hears what `load_state_dict(strict=False)` of any module leaves unmatched."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.found: list[tuple[Any, list[str], list[str]]] = []  # module, keys that were missing, that matched nothing
 
-    def __enter__(self) -> "_Unmatched":
+    @property
+    def said(self) -> list[str]:
+        """The same as warnings."""
+        said = []
+        for module, missing, unexpected in self.found:
+            name = type(module).__name__
+            if missing:
+                said.append(f"{name}.load_state_dict: not in the saved state: {_names(missing)}")
+            if unexpected:
+                said.append(f"{name}.load_state_dict: matched nothing: {_names(unexpected)}")
+        return said
+
+    def by_path(self, seen: Seen) -> dict[str, tuple[list[str], list[str]]]:
+        """The same by the path of the module, of those that the run holds."""
+        paths = {id(one): path for path, one in reversed(seen.objects.items())}
+        return {paths[id(module)]: keys for module, *keys in self.found if id(module) in paths}  # type: ignore[misc]
+
+    def __enter__(self) -> "Unmatched":
         self.original = original = torch.nn.Module.load_state_dict
-        said = self.said
+        heard_so_far = self.found
 
         def heard(module: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(module, *args, **kwargs)
-            name = type(module).__name__
-            if found.missing_keys:
-                said.append(f"{name}.load_state_dict: not in the saved state: {_names(found.missing_keys)}")
-            if found.unexpected_keys:
-                said.append(f"{name}.load_state_dict: matched nothing: {_names(found.unexpected_keys)}")
+            if found.missing_keys or found.unexpected_keys:
+                heard_so_far.append((module, list(found.missing_keys), list(found.unexpected_keys)))
             return found
 
         torch.nn.Module.load_state_dict = heard  # type: ignore[method-assign, assignment]

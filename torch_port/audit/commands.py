@@ -16,6 +16,7 @@ from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, warn
 from torch_port.audit.crash import add_arguments as add_crash_arguments
 from torch_port.audit.crash import run_crash
 from torch_port.audit.findings import Report
+from torch_port.audit.placeholders import check_commands
 from torch_port.audit.stops import steps_of
 
 SUFFIXES = (".html", ".json")
@@ -190,17 +191,15 @@ def _check(options: argparse.Namespace) -> None:
     Raises:
         ValueError: it says which of the options.
     """
+    if (options.script is None) != (options.resume is None):
+        raise ValueError("audit: expected --script and --resume together: a command that trains, and one that goes on")
     if (options.target is None) == (options.script is None):
         found = "neither" if options.target is None else "both"
         raise ValueError(f"audit: expected a TARGET, or --script with --resume, found {found}")
-    if (options.script is None) != (options.resume is None):
-        raise ValueError("audit: expected --script and --resume together: a command that trains, and one that goes on")
     if options.allow and options.script is None:
         raise ValueError("--allow: expected --script, whose files it is for; a TARGET loads its own state")
-    for name, words in (("--script", ("{steps}", "{path}")), ("--resume", ("{path}",))):
-        command = options.script if name == "--script" else options.resume
-        if missing := [word for word in words if command is not None and word not in command]:
-            raise ValueError(f"{name}: expected {' and '.join(missing)} in the command, found {command!r}")
+    if options.script is not None:
+        check_commands(options.script, options.resume)
     beyond = [step for stop in options.at or () for step in steps_of(stop) if step >= options.steps]
     if beyond:
         raise ValueError(f"--at: expected stops before the last of {options.steps} steps, found {beyond}")

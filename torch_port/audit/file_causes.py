@@ -17,6 +17,12 @@ from torch_port.audit.findings import Difference, Stop
 SHOWN = 3  # changes in a sentence
 COMES_BACK = "all that is in the file comes back when it is loaded: what is lost is not in it, or not in full"
 CHANGES = "it is in the file, and is another when the file is loaded and saved again with no step between"
+NOT_ALL = "all that was read comes back when it is loaded: what is lost is not in it, or in what was not read: "
+GROUPS = {  # kinds that torch saves whole: what tells their form, and what loads them
+    "optimizer": ("param_groups/0/lr", "optimizer.load_state_dict(...),"),
+    "scheduler": ("last_epoch", "scheduler.load_state_dict(...), after the optimizer's,"),
+    "scaler": ("_growth_tracker", "scaler.load_state_dict(...),"),
+}
 UNTRIED = "whether a load brings back all that is in the file could not be tried: no resume without a step between"
 NARROW = ("float16", "bfloat16")
 LINES = {
@@ -36,7 +42,11 @@ Tree = Mapping[str, foreign.Leaf]
 
 
 def stop_of(
-    place: tuple[int, ...], saved: Tree, changes: Sequence[foreign.Change] | None, ends: Sequence[Difference]
+    place: tuple[int, ...],
+    saved: Tree,
+    changes: Sequence[foreign.Change] | None,
+    ends: Sequence[Difference],
+    unread: Sequence[str] = (),
 ) -> Stop:
     """One resume.
 
@@ -45,6 +55,7 @@ def stop_of(
         saved: what was saved at the first of them.
         changes: see above.
         ends: see above; none where the two are equal.
+        unread: files that were saved beside these, of which nothing is known.
     """
     if not ends:
         return Stop(place, True, "bitwise")
@@ -53,7 +64,9 @@ def stop_of(
     lost = tuple(dict.fromkeys(part_of(change.path) for change in changes or ()))
     first = differences(place[0], _part(changes, lost[0]))[0] if changes else worst(ends)
     differing = tuple(change.path for change in changes or ())
-    cause, lines = _cause(saved, changes), _lines(saved, lost)
+    cause, lines = _cause(saved, changes, unread), _lines(saved, differing)
+    if unread and not lost:
+        lines = ()  # what is missing cannot be told
     if counted is not None:  # all else that differs at the end may follow from that
         first, said, line = counted, *_other_end(place[-1], counted)
         cause, lines = (f"{said}; {cause}", (line, *lines)) if lost else (said, (line,))
@@ -109,27 +122,37 @@ def _part(changes: Sequence[foreign.Change], part: str) -> list[foreign.Change]:
     return [change for change in changes if part_of(change.path) == part]
 
 
-def _cause(saved: Tree, changes: Sequence[foreign.Change] | None) -> str:
+def _cause(saved: Tree, changes: Sequence[foreign.Change] | None, unread: Sequence[str]) -> str:
     """What is known, in words."""
     if changes:
         shown = [f"{c.path}{_kind(saved[c.path])} is {_text(c.b)} then, not {_text(c.a)}" for c in changes[:SHOWN]]
         more = f", and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         return f"{CHANGES}: {'; '.join(shown)}{more}"
-    said = [UNTRIED if changes is None else COMES_BACK]
+    said = [UNTRIED if changes is None else NOT_ALL + ", ".join(unread) if unread else COMES_BACK]
     narrow = {part_of(path): leaf.dtype for path, leaf in saved.items()
               if leaf.dtype in NARROW and leaf.kind in ("model", "optimizer", "ema")}  # fmt: skip
     said += [f"{part} is {dtype} in the file: rounded, if the run has it in float32" for part, dtype in narrow.items()]
-    if lacks := [text.partition(":")[0].partition(";")[0] for text in foreign.lacks(saved)]:
+    if not unread and (lacks := [text.partition(":")[0].partition(";")[0] for text in foreign.lacks(saved)]):
         said.append(f"the file has {', '.join(lacks)}")
     return "; ".join(said)
 
 
 def _lines(saved: Tree, lost: Sequence[str]) -> tuple[str, ...]:
-    """The lines to add or change."""
+    """The lines to add or change, where these leaves were lost."""
     if lost:
-        return tuple(f"{part} is in the saved file: load it, last if something else sets it too" for part in lost)
+        return tuple(dict.fromkeys(_load(saved, path) for path in lost))
     kinds = {leaf.kind for leaf in saved.values()}
     return tuple(line for kind, line in LINES.items() if kind not in kinds)
+
+
+def _load(saved: Tree, path: str) -> str:
+    """What is to be loaded: a leaf's part of the file, or all of the optimizer, scheduler or scaler that it is of."""
+    leaf = saved[path]
+    told, how = GROUPS.get(leaf.kind, ("", ""))
+    if told and any(other.name == told and other.part == leaf.part for other in saved.values()):
+        where = f"{leaf.part} is in the saved file" if leaf.part else "it is in the saved file"
+        return f"{where}: load it with {how} last if something else sets it too"
+    return f"{part_of(path)} is in the saved file: load it, last if something else sets it too"
 
 
 def _kind(leaf: foreign.Leaf) -> str:

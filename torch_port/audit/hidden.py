@@ -30,6 +30,7 @@ OPAQUE = {  # packages of the standard library: what others than the loop change
     *("threading", "queue", "_queue", "concurrent", "multiprocessing", "subprocess", "asyncio", "_asyncio"),
     *("socket", "selectors", "sqlite3", "io", "_io"),
 }
+FEED = {"queue", "_queue", "concurrent", "multiprocessing", "subprocess", "asyncio", "_asyncio"}
 HOLD_NOTHING = (
     *("pathlib", "logging", "datetime", "re", "typing", "inspect", "weakref", "_weakref", "argparse", "abc"),
     *("collections.abc", "torch._C", "functools", "operator", "enum"),
@@ -44,6 +45,11 @@ def holds_nothing(cls: type) -> bool:
 def is_opaque(cls: type) -> bool:
     """Whether the objects of a class are threads, queues, executors, processes, files and the like."""
     return any(_package(base) in OPAQUE for base in cls.__mro__)
+
+
+def feeds(cls: type) -> bool:
+    """Whether the objects of a class bring what a thread or another process makes: queues, executors, threads."""
+    return issubclass(cls, threading.Thread) or any(_package(base) in FEED for base in cls.__mro__)
 
 
 def own_of_library(cls: type) -> "re.Pattern[str]":

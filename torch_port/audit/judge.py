@@ -3,7 +3,7 @@
 Results (weights, moments, rates, modes, losses, samples) must be equal. A number or tensor of the run object must be,
 if it changes in the uninterrupted run: what never changes is a setting. Generators, positions of iterators and
 gradients differ in sound loops too (a new iterator draws a seed that nobody uses); they are suspects, and count by what
-they change.
+they change. So does what an iterator holds, where only one of the runs shows it: another iterator may give the same.
 """
 
 import math
@@ -96,7 +96,7 @@ def compare(
             if step == stop and path.startswith(("loss", "samples")):
                 continue  # of the step before the load
             kind, anew = kind_of(path, here, there), again and step == stop + 1 and path == "samples"
-            matters = judged(path, kind, moves)
+            matters = judged(path, kind, moves) and not (kind in MARKS and out_of_sight(path, (a, here), (b, there)))
             used |= step > stop and not anew and (matters or kind == "gradient")
             if not matters:
                 continue
@@ -147,6 +147,20 @@ def judged(path: str, kind: str, moves: set[str]) -> bool:
     if kind in RESULTS:
         return not path.endswith(NO_RESULTS)
     return kind in MARKS and path in moves
+
+
+def out_of_sight(path: str, *moments: tuple[Record, dict[str, Leaf]]) -> bool:
+    """Whether a path lies in an iterator, or a generator's frame, and is not there at all of the moments of two runs.
+
+    A loop that skips what was used may do so by another iterator, under which the same variables have other paths or
+    none; one that begins anew has none of them yet.
+    """
+    if all(path in leaves for _, leaves in moments):
+        return False
+    return any(
+        one.kind == "position" and path.startswith((f"{within}.", f"{within}["))
+        for record, leaves in moments for place, one in leaves.items() for within in (record.groups.get(place, place),)
+    )  # fmt: skip
 
 
 def floor_of(a: Record, b: Record) -> tuple[Difference | None, dict[str, float], set[str]]:

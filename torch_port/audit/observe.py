@@ -164,6 +164,8 @@ class _Walker:
         elif isinstance(value, torch.nn.Module):
             self._module(path, value, depth)
         elif isinstance(value, Optimizer):
+            for number, group in enumerate(value.param_groups):  # who holds one holds what `_optimizer` shows
+                self.objects[self.at.setdefault(id(group), f"{path}.param_groups[{number}]")] = group
             self.later.append(lambda: self._optimizer(path, value, depth))
         elif isinstance(value, (LRScheduler, ReduceLROnPlateau)):
             self._attributes(path, value, depth, HIDDEN_OF_SCHEDULES, "schedule", path)

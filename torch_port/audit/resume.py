@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_port.audit import judge
 from torch_port.audit.attribution import Found, Suspect, suspects
 from torch_port.audit.causes import (
+    FEEDING_ADVICE,
     HIDDEN_ADVICE,
     MOST_LINES,
     WORDS_UNPROVED,
     advice,
     cause,
     hidden_words,
+    keys_unmatched,
     link_advice,
     other_type,
 )
 from torch_port.audit.control import HASH_ADVICE
 from torch_port.audit.findings import Difference, Failure, Stop
 from torch_port.audit.record import Record
-from torch_port.audit.states import all_of, is_saved
+from torch_port.audit.states import all_saved
 from torch_port.audit.trials import Trials
 from torch_port.audit.workers import AuditFailed
 
@@ -114,7 +116,7 @@ def judged(session: "Session", stop: tuple[int, ...], resumed: Resumed, place: i
         causes, lines = [*(causes if result.proved else []), HASH_CAUSE], (HASH_ADVICE,)
     if result.proved and not by_hash:
         first = judge.at_load(step, result.lost, session.a.at[step], record.at[step]) or first
-    lost = tuple(one.name for one in result.lost)
+    lost = tuple(one.name for one in result.lost) or (() if by_hash else tuple(session.a.facts["feeding"]))
     return Stop(stop, False, "differs", first, lost, result.proved, "; ".join(causes), lines, differing, found.curve)
 
 
@@ -144,17 +146,19 @@ def _causes(session: "Session", result: Found, record: Record, step: int) -> lis
     shown = result.lost if result.proved else result.lost[:1]
     types = session.a.facts.get("saved types", {}).get(str(step), {})
     said = [cause(one.name, one.kind, here, there, drift, one.links, types) for one in shown]
+    heard = record.facts.get("unmatched", {})
+    said = [one + keys_unmatched(suspect.paths, heard)[0] for suspect, one in zip(shown, said, strict=True)]
     if result.proved:
         return said
     unkept = session.batches.tried and session.batches.after(step) is None
-    words = WORDS_UNPROVED if said else hidden_words(session.a.facts["opaque"])
+    words = WORDS_UNPROVED if said else hidden_words(session.a.facts["opaque"], session.a.facts["feeding"])
     return [words, *said, *([UNKEPT] if unkept else [])]
 
 
 def _lines(session: "Session", result: Found, record: Record, step: int) -> tuple[str, ...]:
     """The lines to add or change; not many where nothing is proved."""
     if not result.lost:
-        return HIDDEN_ADVICE
+        return (FEEDING_ADVICE,) if session.a.facts["feeding"] else HIDDEN_ADVICE
     here, there, facts = session.a.at[step], record.at[step], session.a.facts
     types = facts.get("saved types", {}).get(str(step), {})
     saved, written = _saved(session, step), facts.get("written", {})
@@ -163,22 +167,25 @@ def _lines(session: "Session", result: Found, record: Record, step: int) -> tupl
     for one in result.lost:
         kind = "other" if one.name in unsaved else one.kind
         dtype = here[one.name].dtype if one.name in here else ""
+        keys = keys_unmatched(one.paths, record.facts.get("unmatched", {}))[1]
         other = other_type(one.name, one.paths, here, there, types)
         if one.links:
             lines.append(link_advice(one.links, written))
             continue
-        lines.append(other[1] if other else advice(one.name, kind, saved(one), written, dtype, facts.get("within", {})))
+        line = advice(one.name, kind, saved(one), written, dtype, facts.get("within", {}))
+        lines.append(keys or (other[1] if other else line))
     return tuple(dict.fromkeys(lines))[: None if result.proved else MOST_LINES]
 
 
 def _saved(session: "Session", step: int) -> Callable[[Suspect], bool | None]:
-    """Whether all of a suspect's values stand in the saved state."""
-    facts = session.a.facts.get("saved", {}).get(str(step))
+    """Whether all of a suspect's values stand in the saved state, at this stop and at every other."""
+    everywhere = session.a.facts.get("saved", {})
 
     def saved(one: Suspect) -> bool | None:
-        if facts is None or not one.paths:
-            return None if facts is None else False
-        here = session.a.at[step]
-        return all_of({is_saved(facts, path, here[path]) for path in one.paths if path in here} or {False})
+        if str(step) not in everywhere:
+            return None
+        if not any(path in session.a.at[step] for path in one.paths):
+            return False
+        return all_saved(session, one.paths)
 
     return saved

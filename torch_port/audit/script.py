@@ -10,7 +10,6 @@ the load changes anything, else one of the end.
 """
 
 import os
-import shlex
 import signal
 import subprocess
 import tempfile
@@ -28,12 +27,11 @@ from torch_port.audit import foreign
 from torch_port.audit.file_causes import differences, miscounted, stop_of, worst
 from torch_port.audit.findings import Control, Difference, Failure, Report, State, Stop
 from torch_port.audit.foreign.refusal import allowed_by_name
+from torch_port.audit.placeholders import check_commands, words_of
+from torch_port.audit.saved import NAME, Saved, Tree, read_all
 from torch_port.audit.stops import checked_stops
 
-Tree = dict[str, foreign.Leaf]
 TIMEOUT = 600.0
-NAME = "checkpoint.pt"  # what {path} stands for, in a directory of the run
-READ = (".pt", ".pth", ".tar", ".ckpt", ".bin", ".safetensors")
 
 
 def audit_script(
@@ -63,9 +61,10 @@ def audit_script(
         The report; a command that fails, hangs or saves nothing is its failure.
 
     Raises:
-        ValueError: stops that make no audit, or a class that cannot be allowed.
+        ValueError: stops or commands that make no audit, or a class that cannot be allowed.
     """
     begun = time.perf_counter()
+    check_commands(script, resume)
     allowed_by_name(allow)  # a wrong one is refused before anything runs
     if every_step:
         at = range(1, steps)
@@ -84,29 +83,42 @@ def audit_script(
 def _audit(commands: "_Commands", name: str, steps: int, places: Sequence[tuple[int, ...]]) -> Report:
     """The control, the stops and the check."""
     home = commands.train(steps, "reference")
-    reference, ends = commands.read(home), _names(home)
+    whole, ends = commands.saved(home), _names(home)
+    reference = whole.leaves
     again = commands.read(commands.train(steps, "control"))
     apart = _differences(steps, reference, again)
+    if {found.path for found in apart} <= whole.beside < reference.keys():  # times, names: of a run, and no state
+        commands.passed_over = {found.path for found in apart}
+        reference = {path: leaf for path, leaf in reference.items() if path not in commands.passed_over}
+        apart = []
     note = "only what is saved at the end is compared; the first difference may lie further back"
     control = Control(not apart, worst(apart), (note,), {found.path: found.distance for found in apart})
     if apart:
         return Report(name, steps, "not deterministic", control)
     stops: list[Stop] = []
-    states, lacks, can_load = dict[str, State](), dict[str, None](), True
+    states, lacks, set_otherwise, can_load = dict[str, State](), dict[str, None](), dict[str, None](), True
     for number, place in enumerate(places):
         home = commands.train(place[0], f"stop-{number}")
         saved = _with_counters(commands.read(home), place[0], reference, steps)
         for step, end in zip(place, (*place[1:], steps), strict=True):
             commands.resume(home, step, end)
         found = _differences(steps, reference, commands.read(home, ends))
+        if found and {one.path for one in found} <= whole.settings:
+            set_otherwise |= dict.fromkeys(one.path for one in found)
+            found = []
         changed = _changed_by_load(commands, saved, place[0], f"load-{number}") if found and can_load else None
+        if changed is not None:
+            changed = [change for change in changed if change.path not in whole.settings]
         can_load = can_load and (changed is not None or not found)  # as it is at one stop, so at all
-        stops.append(stop_of(place, saved, changed, found))
-        if not miscounted(saved, found):
+        stops.append(stop_of(place, saved, changed, found, whole.unread))
+        if not miscounted(saved, found) and not whole.unread:
             lacks |= dict.fromkeys(foreign.lacks(saved))
         for state in _states(saved, changed):
             states[state.path] = state if state.path not in states or changed is not None else states[state.path]
     warnings = [f"not compared: {path}" for path, leaf in reference.items() if leaf.form == "other"]
+    warnings += [f"not compared, for two uninterrupted runs differ in it: {path}" for path in commands.passed_over]
+    warnings += [f"taken for a setting, though the resumed run saved another: {path}" for path in set_otherwise]
+    warnings += [f"{name} was not read by the audit" for name in whole.unread]
     verdict = "bitwise" if all(stop.holds for stop in stops) else "broken"
     if verdict == "broken":
         warnings += [f"what is saved has {text}" for text in lacks if not any(stop.lost for stop in stops)]
@@ -136,7 +148,9 @@ def _changed_by_load(commands: "_Commands", saved: Tree, step: int, name: str) -
     changes = [change for change in foreign.differences(saved, found) if change.path in saved]
     paths = {change.path for change in changes}
     model = {path for path, leaf in saved.items() if leaf.kind == "model"}
-    went_on = model <= paths or any(saved[path].kind == "counter" for path in paths)  # a step further, or more
+    went_on = (model or saved.keys()) <= paths or any(
+        saved[path].kind == "counter" for path in paths
+    )  # a step further, or more
     return None if went_on else changes
 
 
@@ -208,6 +222,7 @@ class _Commands:
 
     def __init__(self, folder: Path, script: str, resume: str, timeout: float, allow: Sequence[str]) -> None:
         self.folder, self.texts, self.timeout, self.allow, self.count = folder, (script, resume), timeout, allow, 0
+        self.passed_over: set[str] = set()  # paths
 
     def train(self, steps: int, name: str) -> Path:
         """Train anew for so many steps; the directory in which it was saved."""
@@ -225,33 +240,23 @@ class _Commands:
             error = "the command ended well and left {path} as it was; it must save there at its end"
             raise _Failed(Failure(phase, error))
 
+    def saved(self, home: Path, names: Sequence[str] | None = None) -> Saved:
+        """All that is saved, or these files."""
+        try:
+            return read_all(home, _names(home) if names is None else names, self.allow)
+        except CheckpointError as error:
+            raise _Failed(Failure("reading what was saved", f"{error}")) from None
+
     def read(self, home: Path, names: Sequence[str] | None = None) -> Tree:
-        """The leaves of all that is saved, or of these files, below the file's name where it is not {path} itself."""
-        tree: Tree = {}
-        for name in _names(home) if names is None else names:
-            file = home / name
-            if not file.is_file():
-                continue
-            try:
-                leaves = foreign.read(file, allow=self.allow).leaves
-            except CheckpointError as error:
-                if file.suffix not in READ and name != NAME:
-                    continue  # a log, a configuration
-                raise _Failed(Failure("reading what was saved", f"{error}")) from None
-            tree |= leaves if name == NAME else {f"{name}/{path}": leaf for path, leaf in leaves.items()}
-        if not tree:
-            raise _Failed(
-                Failure("reading what was saved", f"{home}: there is no checkpoint, only {', '.join(_names(home))}")
-            )
-        return tree
+        """The leaves of it that are compared."""
+        leaves = self.saved(home, names).leaves
+        return {path: leaf for path, leaf in leaves.items() if path not in self.passed_over}
 
     def _run(self, text: str, home: Path, steps: int, left: int, phase: str) -> None:
         """Run a command to its end, under another hash seed each time."""
         self.count += 1
         values = {"{steps}": str(steps), "{left}": str(left), "{path}": str(home / NAME)}
-        words = shlex.split(text)
-        for name, value in values.items():
-            words = [word.replace(name, value) for word in words]
+        words = words_of(text, values)
         output = self.folder / "output"
         environment = os.environ | {"PYTHONHASHSEED": str(self.count)}
         with open(output, "wb") as file:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from torch_port.audit.expressions import expression, within
 from torch_port.audit.findings import Failure
+from torch_port.audit.hidden import feeds
 from torch_port.audit.leaves import Leaf
 from torch_port.audit.observe import Seen, observe, state_of, walk
 from torch_port.audit.places import MISSING
@@ -64,7 +65,7 @@ class Trial:
         self.deliveries: dict[int, list[Delivery]] = {}
         self.groups: dict[str, str] = {}
         self.loaders: dict[int, str] = {}  # id -> path
-        self.facts: dict[str, Any] = {"warnings": [], "opaque": []}
+        self.facts: dict[str, Any] = {"warnings": [], "opaque": [], "feeding": []}
         self.recorder = Recorder(self._loader_name, spec.get("rest"), spec.get("keep"), spec.get("feed"))
 
     def execute(self) -> None:
@@ -135,6 +136,8 @@ class Trial:
         self.loaders = _loaders(seen)
         self.groups.update({path: slot.group for path, slot in seen.slots.items()})
         self.facts["opaque"] = sorted(set(self.facts["opaque"]) | set(seen.opaque))
+        feeding = {path for path in seen.opaque if feeds(type(seen.objects[path]))}
+        self.facts["feeding"] = sorted(feeding | set(self.facts["feeding"]))
         return seen
 
     def _record(self, step: int, seen: Seen, losses: Any = (), deliveries: Any = ()) -> None:
@@ -202,6 +205,14 @@ class Trial:
         self.facts.setdefault("saved types", {})[step] = other_types(state, tensors, self.last)
 
     def _load(self, path: str) -> None:
+        from torch_port.audit.checks import Unmatched
+
+        with Unmatched() as heard:
+            self._load_from(path)
+        if heard.found:
+            self.facts["unmatched"] = heard.by_path(walk(self.run, self.module))
+
+    def _load_from(self, path: str) -> None:
         if self._has_own_file():
             self.run.load(path)
             return

@@ -133,6 +133,8 @@ def find_target(target: str) -> tuple[types.ModuleType, Any]:
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{target}: expected a class, or a function that returns a run, found {type(found).__name__}")
     return module, found
 
 

@@ -47,7 +47,10 @@ _BYTES = "os.fsync the file before its name is given or changed, and before an o
 _NAMES = "os.fsync the directory after a name in it has changed, and before an older file is deleted"
 _STRAIGHT = "write to a temporary beside it, os.fsync, then os.replace: never into the file itself"
 _DELETED = "delete an older checkpoint only when the new one is whole and synchronised"
-_TOGETHER = "what belongs together must change together: one file, or the pointer to the others last"
+_TOGETHER = (
+    "the files of one save do not change together, and must change together: write one file, or give the directory "
+    "that holds them its name last, or write the pointer to the others last"
+)
 _START = "load the newest whole checkpoint at the start"
 
 
@@ -84,6 +87,7 @@ def _reason(
     if any(event.call in ("unlink", "rmdir") for event in openings):
         return crash, _DELETED
     closing = events[points[end].start].name
-    if any(event.call in ("create", "truncate") and event.name == closing for event in openings):
+    temporary = any(event.call == "rename" and event.name == closing for event in events[points[end].start :])
+    if not temporary and any(event.call in ("create", "truncate") and event.name == closing for event in openings):
         return crash, _STRAIGHT
     return crash, _TOGETHER

@@ -1,6 +1,7 @@
 """Files of torch.save: archives, their records checked, and what it wrote before 1.6; no code that they hold runs."""
 
 import pickletools
+import re
 import warnings
 import zipfile
 from typing import Any, BinaryIO
@@ -67,6 +68,10 @@ def load(path: Path, file: BinaryIO, allowed: list[Any]) -> Any:
             refuse(path, names)
         if form := _known_form(file, start):
             fail(CorruptCheckpoint, path, "a file of torch.save or safetensors", *form)
+        if kind := re.search(r"Can only (?:SETITEMS?|append|extend) .*<class '(\w+\.[\w.]+)'>", f"{error}"):
+            advice = "Where it is saved, make it plain: dict(x) or list(x)."
+            found = f"a {kind[1]}, which torch cannot fill with weights_only"
+            fail(IncompatibleCheckpoint, path, "dicts and lists", found, advice)
         if "Unsupported operand" in f"{error}":
             advice = "If you trust it, load it with the program that wrote it, and torch.save tensors and plain values."
             fail(IncompatibleCheckpoint, path, "a file of torch.save", "what torch refuses to unpickle", advice)

@@ -9,7 +9,7 @@ from torch_port.audit.foreign.alignment import align
 from torch_port.audit.foreign.distance import Change, change_of
 from torch_port.audit.foreign.errors import Path
 from torch_port.audit.foreign.files import read
-from torch_port.audit.foreign.leaf import Leaf
+from torch_port.audit.foreign.leaf import WITHOUT_DATA, Leaf
 from torch_port.audit.foreign.recognition import KINDS
 from torch_port.audit.foreign.text import aligned, plain
 
@@ -97,6 +97,8 @@ def diff(a: Path, b: Path, *, allow: Sequence[str] = ()) -> Diff:
     """
     x, y = read(a, allow=allow), read(b, allow=allow)
     notes = [f"the metadata differ: {x.metadata} and {y.metadata}"] if x.metadata != y.metadata else []
+    empty = {path for file in (x, y) for path, leaf in file.leaves.items() if leaf.dtype == WITHOUT_DATA}
+    notes += [f"{path} has no data: its type and shape were compared" for path in sorted(empty)]
     return _compare(x.leaves, y.leaves)._replace(a=x.path, b=y.path, notes=tuple(map(printable, notes)))
 
 

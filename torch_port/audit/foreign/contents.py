@@ -64,8 +64,9 @@ class Inspection(NamedTuple):
         file = self.file
         rows = [("kind", "where", "leaves", "bytes", "what")]
         rows += [(k.kind, printable(k.path) or ".", f"{k.leaves:,}", f"{k.bytes:,}", k.text) for k in self.kinds]
+        count = f"{len(file.leaves):,} {'leaf' if len(file.leaves) == 1 else 'leaves'}"
         lines = [
-            f"{file.path}: {file.origin}, {file.size:,} bytes, {len(file.leaves):,} leaves",
+            f"{file.path}: {file.origin}, {file.size:,} bytes, {count}",
             "",
             *aligned(rows),
             "",

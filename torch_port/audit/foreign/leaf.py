@@ -12,6 +12,7 @@ from numpy_ref.tree import printable
 from torch_port.audit import draws
 
 Array = np.ndarray[Any, np.dtype[Any]]
+WITHOUT_DATA = "tensor without data"  # on the device "meta": it has a type and a shape
 
 
 class Leaf(NamedTuple):
@@ -72,8 +73,10 @@ def _tensor(tensor: Tensor) -> Leaf | None:
     kind, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return None if components(tensor) else Leaf("other", f"tensor of {tensor.layout}", shape, None)
-    if tensor.is_meta or tensor.is_nested:
-        return Leaf("other", "tensor without data" if tensor.is_meta else "nested tensor", shape, None)
+    if tensor.is_meta:
+        return Leaf("value", WITHOUT_DATA, shape, f"{kind} {shape}")  # all that there is of it
+    if tensor.is_nested:
+        return Leaf("other", "nested tensor", shape, None)
     if re.fullmatch(r"(u?int[1-7]|bits\w+|float4\w+)", kind):
         return Leaf("packed", kind, shape, tensor.contiguous().view(torch.uint8).reshape(-1))
     return Leaf("tensor", kind, shape, tensor)

@@ -6,6 +6,7 @@ import json
 import pickletools
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -18,6 +19,10 @@ from numpy_ref.container import IncompatibleCheckpoint
 from numpy_ref.tree import printable
 from torch_port.audit.foreign.errors import Path, fail
 
+OF_A_SCRIPT = (
+    "of the script that saved the file itself, so no other program can import it, and it cannot be allowed. Save a "
+    "plain dict in its place, as of vars(args)."
+)
 # Code of these modules acts on the machine; who wants it run need not compare it.
 NEVER = "os posix nt sys subprocess shutil socket importlib runpy pty ctypes pickle _pickle webbrowser commands"
 
@@ -53,6 +58,8 @@ def refuse(path: Path, names: list[str]) -> NoReturn:
     shown = ", ".join(map(printable, names))
     if any(_acts(name) for name in names):
         advice = "Loading it would run commands on this machine, and nothing allows that here: do not trust this file."
+    elif own := [printable(name) for name in names if _is_of_a_script(name)]:
+        advice = f"{', '.join(own)}: {OF_A_SCRIPT}"
     else:
         options = " ".join(f"--allow {shlex.quote(printable(name))}" for name in names)
         advice = (
@@ -60,6 +67,16 @@ def refuse(path: Path, names: list[str]) -> NoReturn:
             f"{options} (in Python: allow={json.dumps(names)}). Or save tensors and plain values."
         )
     fail(IncompatibleCheckpoint, path, "tensors and plain values", f"a file that asks for {shown}", advice)
+
+
+def _is_of_a_script(name: str) -> bool:
+    """Whether a name is of a script that was run, and not of the one that runs now."""
+    module, _, last = name.rpartition(".")
+    if module.split(".")[0] != "__main__":
+        return False
+    with suppress(ImportError, AttributeError, ValueError):
+        return not _imported(module, last)
+    return True
 
 
 def _acts(name: str) -> bool:
@@ -84,14 +101,20 @@ def allowed_by_name(names: Sequence[str]) -> list[Any]:
         try:
             thing = _imported(module.replace("numpy.core", "numpy._core"), last)
         except (ImportError, AttributeError, ValueError):
-            faults.append(f"{name}: expected the full name of a class or function that can be imported")
+            what = "expected the full name of a class or function that can be imported"
+            faults.append(f"{name}: {OF_A_SCRIPT if _is_of_a_script(name) else what}")
             continue
-        found.append((thing, name))
+        found.append((dict_of if thing is defaultdict else thing, name))
         if thing is np.dtype:
             found += [kind for kind in vars(np.dtypes).values() if isinstance(kind, type)]
     if faults:
         raise ValueError("allow: mend each of these:\n    " + "\n    ".join(sorted(faults)))
     return found
+
+
+def dict_of(*_: Any) -> dict[Any, Any]:
+    """What stands in for a `defaultdict`, which torch's restricted unpickler does not fill."""
+    return {}
 
 
 def _imported(module: str, name: str) -> Any:
