@@ -450,9 +450,9 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
         if len(prefix) == 8 and all(byte in TEXT for byte in prefix):
-            _fail(path, f"a {FORMAT} file", "text", advice="It is no checkpoint.", kind=IncompatibleCheckpoint)
+            _fail(path, f"a {FORMAT} file", "text", advice="It is no checkpoint.")
         if other := next((name for begin, name in OTHERS.items() if prefix.startswith(begin)), None):
-            _fail(path, f"a {FORMAT} file", other, advice=ELSEWHERE, kind=IncompatibleCheckpoint)
+            _fail(path, f"a {FORMAT} file", other, advice=ELSEWHERE)
         _fail(path, "8 bytes with the length of a header, and the header", f"{size} bytes, stating {length}")
     raw = file.read(length)
     header = _decode(path, "a header", raw)

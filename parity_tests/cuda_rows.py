@@ -4,6 +4,7 @@ python -m parity_tests.cuda_rows            status 0: they hold; 1: one does not
 """
 
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -14,7 +15,7 @@ from numpy_ref.cli import main as command
 NAMES = [row.name for row in ROWS if row.name.startswith("CUDA")]
 
 
-def main(words: list[str]) -> int:
+def main(words: Sequence[str] = ()) -> int:
     """Print each row with its kind, whether it holds here, and what was found."""
     if words:
         asked = not {"-h", "--help"}.isdisjoint(words)

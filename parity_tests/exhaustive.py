@@ -46,7 +46,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 HERE = Path(__file__).parent
 SOURCES = [
-    HERE.parent / "numpy_ref" / name for name in ("arithmetic.py", "elementary.py", "rounding.py", "fixedpoint.py")
+    Path(arithmetic.__file__).with_name(name)
+    for name in ("arithmetic.py", "elementary.py", "rounding.py", "fixedpoint.py")
 ]
 CHUNK = 1 << 22  # inputs that are done, or done again, as one
 CHUNKS = range(2**32 // CHUNK)

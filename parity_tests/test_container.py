@@ -788,7 +788,7 @@ def test_a_file_of_another_format_is_called_by_its_name_and_not_damaged(tmp_path
         path.write_bytes(gzip.compress(b"1" * 100))
     else:
         path.write_bytes({"hdf5": b"\x89HDF\r\n\x1a\n", "pickle": b"\x80\x02\x8a\nl\xfc\x9cF"}[name] + bytes(100))
-    with pytest.raises(IncompatibleCheckpoint, match=r"expected a bitwise-resume file, found .*\n.*torch_port inspect"):
+    with pytest.raises(CorruptCheckpoint, match=r"expected a bitwise-resume file, found .*\n.*torch_port inspect"):
         container.verify_container(path)
 
 
