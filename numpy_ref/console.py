@@ -4,6 +4,7 @@ Tables are plain text; on a terminal, and with the `cli` extra, rich draws them.
 """
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -56,9 +57,14 @@ def warn(text: str) -> None:
 
 def tell(text: str) -> None:
     """Print on standard error; where nobody reads that any more, the work goes on all the same."""
-    with suppress(OSError, ValueError, AttributeError):  # a closed pipe, a closed file, none
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError:  # a closed pipe: what is left of it must not fail again when the process ends
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except (ValueError, AttributeError):  # closed in this process, or none
+        pass
 
 
 def say_json(value: Any) -> None:

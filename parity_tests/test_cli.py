@@ -1482,7 +1482,7 @@ def test_a_run_whose_reader_of_errors_is_gone_goes_on_to_its_end(tmp_path):
     ours, theirs = os.pipe()
     os.close(ours)
     words = [sys.executable, "-m", "numpy_ref", "train", "--steps", "20", "--dir", "run", "--hidden", "3"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     with os.fdopen(theirs, "w") as closed:
         done = subprocess.run(
             words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=closed, text=True, timeout=120
