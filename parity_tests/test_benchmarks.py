@@ -367,3 +367,6 @@ def test_the_record_is_of_these_rows_and_goals_and_says_where_it_was_taken():
     assert found == [row for row in now if row[0] in groups]
     assert all(record["machine"][field] for field in ("date", "processor", "numpy", "blas", "threads", "peers"))
     assert set(record["machine"]["threads"].values()) == {"1"}
+    missed = {row["name"] for row in record["rows"] for side in row["sides"] if side["verdict"] == "missed"}
+    assert missed == record["limits"].keys()  # what keeps each from its goal
+    assert all(record["limits"].values())
