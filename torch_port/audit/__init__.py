@@ -23,7 +23,7 @@ In a worker process:
     worker       runs the loop, in a fork for each run
     trial        one run of the loop, as it is asked for
     observe      a run object as a map of its states, with functions, classes and hidden (what is looked into)
-    places       where a state lives, and expressions: what is written to reach it
+    places       where a state lives, paths: how that is written, and expressions: what a user writes to reach it
     values       the value of a state, remembered and in full
     restore      values put where their paths point
     samples      what the DataLoaders deliver, and batches: kept and delivered again
@@ -33,7 +33,8 @@ In a worker process:
 
 Beside loops in Python:
 
-    script       a script as it is, by the files at its ends, and file_causes: what those tell
+    script       a script as it is, by the files at its ends: placeholders (its two commands), saved (what it left) and
+                 file_causes (what that tells)
     crash        a script that is killed at the file events of its saves
     foreign      files of any origin: read, compared, inspected
     commands     the verbs
