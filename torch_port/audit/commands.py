@@ -176,10 +176,9 @@ def _tell(report: Report, options: argparse.Namespace) -> bool:
     if options.json:
         say_json(as_json(report))
     else:
-        encoding = sys.stdout.encoding or "utf-8"
         written = [f"report: {path}" for path in options.report if path not in faults]
         for line in [*lines(report), *written]:
-            say(line.encode(encoding, "backslashreplace").decode(encoding))
+            say(line)
     for path, fault in faults.items():
         warn(f"{path}: the report was not written: {fault.strerror or fault}")
     return not faults

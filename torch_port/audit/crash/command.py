@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from numpy_ref.console import say_json, warn
+from numpy_ref.console import say_json, tell, warn
 from torch_port.audit.crash.bench import Bench, Refused
 from torch_port.audit.crash.causes import causes_of
 from torch_port.audit.crash.judge import Judge
@@ -150,10 +150,9 @@ class Progress:
         if self.quiet or (not self.live and now - self.shown < _EVERY):
             return
         self.shown = now
-        sys.stderr.write(f"\r{text}\x1b[K" if self.live else f"{text}\n")
-        sys.stderr.flush()
+        tell(f"\r{text}\x1b[K" if self.live else f"{text}\n")
 
     def end(self) -> None:
         """Clear the line."""
         if self.live and not self.quiet:
-            sys.stderr.write("\r\x1b[K")
+            tell("\r\x1b[K")
