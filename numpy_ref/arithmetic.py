@@ -123,7 +123,7 @@ def matmul(a: Array, b: Array, *, kind: str | None = None) -> Array:
     for rows in blocks(len(a), b.shape[1]):
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(np.count_nonzero(open_))
-    if count > 64:
+    if count > max(64, out.size >> 10):  # else one by one is cheaper; measured
         count -= _close_empty(out, open_, wide_a, wide_b)
     if _many(count, out.size, terms):
         return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
@@ -176,7 +176,7 @@ def _close_empty(out: Array, open_: Array, wide_a: Array, wide_b: Array) -> int:
 
 def _many(count: int, size: int, terms: int) -> bool:
     """Whether so many open places cost more one by one than all of them by slices; measured, not exact."""
-    return count * terms > size * max(8, terms >> 7)
+    return count * terms > size * max(4, terms >> 7)
 
 
 def _settle(out: Array, open_: Array, wide_a: Array, wide_b: Array, kind: str) -> None:

@@ -144,7 +144,7 @@ def log(x: float) -> Scaled:
     return 2 * _atanh(numerator - denominator, numerator + denominator) + k * LN2, -BITS
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def power(base: float, n: int) -> float:
     """base**n for a whole n >= 0, correctly rounded to float64: bias correction's beta**t.
 
@@ -169,15 +169,22 @@ def power(base: float, n: int) -> float:
     """
     if n < 0 or not math.isfinite(base):
         raise ValueError(f"power: expected a finite base and a whole n >= 0, found {base!r} and {n!r}")
-    numerator, denominator = float(base).as_integer_ratio()
-    square, shift = numerator, 1 - denominator.bit_length()  # base = square * 2**shift
     result, exponent = 1, 0
-    while n:
-        if n & 1:
+    for k in range(n.bit_length()):
+        if n >> k & 1:
+            square, shift = _squared(base, k)
             result, exponent = _cut(result * square, exponent + shift)
-        square, shift = _cut(square * square, 2 * shift)
-        n >>= 1
     return rounded((result, exponent), "float64")
+
+
+@lru_cache(maxsize=256)
+def _squared(base: float, k: int) -> Scaled:
+    """base squared k times, each time cut to 256 bits; kept, for every step of a run asks for the same ones."""
+    if k == 0:
+        numerator, denominator = float(base).as_integer_ratio()
+        return numerator, 1 - denominator.bit_length()
+    square, shift = _squared(base, k - 1)
+    return _cut(square * square, 2 * shift)
 
 
 def _cut(m: int, e: int) -> Scaled:

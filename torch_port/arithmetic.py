@@ -180,7 +180,7 @@ def _close_empty(out: Tensor, open_: Tensor, wide_a: Tensor, wide_b: Tensor) -> 
 
 def _many(count: int, size: int, terms: int) -> bool:
     """Whether so many open places cost more one by one than all of them by slices; measured, not exact."""
-    return count * terms > size * max(8, terms >> 7)
+    return count * terms > size * max(4, terms >> 7)
 
 
 def _settle(out: Tensor, open_: Tensor, wide_a: Tensor, wide_b: Tensor, kind: str) -> None:
