@@ -1,7 +1,8 @@
-"""The bytes of arrays as a file holds them, a chunk at a time, and their checksums, taken beside the write."""
+"""The bytes of arrays as a file holds them, a chunk at a time; and a second thread, where so many take long."""
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from queue import Queue
@@ -11,7 +12,7 @@ import numpy as np
 
 CHUNK_BYTES = 1 << 20
 JOINED_BYTES = 1 << 16  # smaller arrays are written many at a time
-LARGE_BYTES = 8 << 20  # from so much data on, a second thread takes the checksums
+LARGE_BYTES = 8 << 20  # from so much data on, a second thread helps
 AHEAD = 2  # chunks that may wait for it
 QUIET_NAN = {"float64": 0x7FF8 << 48, "float32": 0x7FC0 << 16, "float16": 0x7E00}
 
@@ -74,13 +75,7 @@ def checksums(crc32: dict[str, int], size: int) -> Iterator[Callable[[memoryview
             except BaseException as error:
                 errors.append(error)
 
-    # A daemon: an interrupt may keep its end from it, and it is not to keep the process from its own.
-    thread = Thread(target=run, daemon=True) if size >= LARGE_BYTES else None
-    if thread is not None:
-        try:
-            thread.start()
-        except RuntimeError:  # there are no more threads, or as in a browser none at all
-            thread = None
+    thread = _begun(run, size)
     if thread is None:
         yield partial(_count, crc32)
         return
@@ -91,6 +86,39 @@ def checksums(crc32: dict[str, int], size: int) -> Iterator[Callable[[memoryview
         thread.join()
     if errors:
         raise errors[0]
+
+
+def side_by_side(work: Callable[[str], None], names: Iterable[str], size: int) -> None:
+    """Do the work for every name; in two threads, where so many bytes are to be worked on."""
+    waiting = deque([*names, None, None])  # an end for each; `popleft` is safe between threads
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not errors and (name := waiting.popleft()) is not None:
+                work(name)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = _begun(run, size)
+    run()
+    if thread is not None:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _begun(run: Callable[[], None], size: int) -> Thread | None:
+    """A second thread that has begun to run, where there are enough bytes for it to be worth its while."""
+    if size < LARGE_BYTES:
+        return None
+    # A daemon: an interrupt may keep its end from it, and it is not to keep the process from its own.
+    thread = Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there are no more threads, or as in a browser none at all
+        return None
+    return thread
 
 
 def _count(crc32: dict[str, int], chunk: memoryview, owners: Owners) -> None:

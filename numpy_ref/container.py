@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from json.encoder import encode_basestring_ascii
+from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from numpy_ref.chunks import CHUNK_BYTES, checksums, chunks_of
+from numpy_ref.chunks import CHUNK_BYTES, checksums, chunks_of, side_by_side
 from numpy_ref.durable import ReplacementFile
 
 FORMAT = "bitwise-resume"
@@ -63,6 +64,7 @@ DAMAGED = "The file is damaged: use an older checkpoint or another copy of this 
 
 Path = str | os.PathLike[str]
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
+Offsets = dict[str, tuple[int, int]]
 
 
 class CheckpointError(Exception):
@@ -173,7 +175,7 @@ def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def verify_container(path: Path) -> dict[str, Any]:
-    """Read and verify a whole file as `read_container` does, in the memory of one chunk; gives the manifest alone.
+    """Read and verify a whole file as `read_container` does, in the memory of a chunk or two; gives the manifest alone.
 
     Raises:
         CheckpointError: As `read_container`.
@@ -183,21 +185,23 @@ def verify_container(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays, if they are to be kept, and the manifest of a file that is verified whole."""
-    arrays: dict[str, np.ndarray] = {}
     damaged = []
     with _open(path) as file:
-        leaves, crc32, manifest = _read_header(file, path)
-        chunk = np.empty(0 if keep else CHUNK_BYTES, np.uint8).data
-        for name, (begin, end) in _offsets(leaves).items():
-            dtype, shape = leaves[name]
+        leaves, offsets, crc32, manifest = _read_header(file, path)
+        first, turn = file.tell(), Lock()
+        arrays = {name: np.empty(leaves[name][1], STORED[leaves[name][0]]) for name in offsets if keep}
+
+        def read(name: str) -> None:
+            dtype, (begin, end) = leaves[name][0], offsets[name]
+            chunk = np.empty(0 if keep else min(end - begin, CHUNK_BYTES), np.uint8).data
+            stored = arrays[name].reshape(-1).view(np.uint8).data if keep else chunk
             crc, odd = 0, False
-            if keep:
-                array = arrays[name] = np.empty(shape, STORED[dtype])
-                stored = array.reshape(-1).view(np.uint8).data
             for start in range(0, end - begin, CHUNK_BYTES):
                 part = stored[start : start + CHUNK_BYTES] if keep else chunk[: end - begin - start]
-                # The size was right when the file was opened: somebody has cut it since.
-                if (got := file.readinto(part)) != len(part):
+                with turn:
+                    file.seek(first + begin + start)
+                    got = file.readinto(part)
+                if got != len(part):  # the size was right when the file was opened: somebody has cut it since
                     _fail(path, f"{len(part)} more bytes", f"{got}", leaf=name)
                 crc = zlib.crc32(part, crc)
                 odd = odd or (dtype == "bool" and bool(np.asarray(part).max() > 1))
@@ -205,8 +209,10 @@ def _read(path: Path, *, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, A
                 damaged.append(f"{name!r} with CRC-32 {crc:08x} for {crc32[name]!a:.80}")
             elif odd:
                 damaged.append(f"{name!r} with booleans other than 0 and 1")
-            if keep and not array.dtype.isnative:
-                arrays[name] = array.astype(TYPES[dtype])
+            if keep and not arrays[name].dtype.isnative:
+                arrays[name] = arrays[name].astype(TYPES[dtype])
+
+        side_by_side(read, offsets, max((end for _, end in offsets.values()), default=0))
     if damaged:
         _fail(path, "arrays as they were written", "; ".join(sorted(damaged)))
     return arrays, manifest
@@ -237,7 +243,7 @@ def read_manifest(path: Path) -> tuple[Leaves, dict[str, Any]]:
         CheckpointError: As `read_container`, except that damage within the arrays is not seen.
     """
     with _open(path) as file:
-        leaves, _, manifest = _read_header(file, path)
+        leaves, _, _, manifest = _read_header(file, path)
     return leaves, manifest
 
 
@@ -348,16 +354,12 @@ def _encode(value: object) -> str:
 
 
 def _decode(path: Path, what: str, text: str | bytes) -> Any:
-    """Read strict JSON that is written in the one way, save for spaces at the end."""
+    """Read strict JSON that is written in the one way, save for spaces at the end.
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("one key twice in an object")
-        return found
-
+    Of a key that stands twice the last value counts; that what was read would be written otherwise tells it.
+    """
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=once)
+        value = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         _fail(path, f"{what} of strict JSON", f"{error}")
     # What the writer refuses was not written by it: NaN, infinities, and depths at which other calls would give up.
@@ -368,7 +370,7 @@ def _decode(path: Path, what: str, text: str | bytes) -> Any:
     return value
 
 
-def _offsets(leaves: Leaves) -> dict[str, tuple[int, int]]:
+def _offsets(leaves: Leaves) -> Offsets:
     """Where each array's bytes begin and end, in the order of the data: large items first, so that all are aligned."""
     begin, offsets = 0, {}
     for name in sorted(sorted(leaves), key=lambda name: -TYPES[leaves[name][0]].itemsize):
@@ -377,7 +379,7 @@ def _offsets(leaves: Leaves) -> dict[str, tuple[int, int]]:
     return offsets
 
 
-def _entries(leaves: Leaves, offsets: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
+def _entries(leaves: Leaves, offsets: Offsets) -> tuple[str, str]:
     """`_around` for the header's entries of these arrays, by hand, which takes half the time; readers see to it."""
     sides: list[list[str]] = [[], []]
     for name in sorted(leaves):
@@ -443,8 +445,11 @@ def _open(path: Path) -> Iterator[BufferedReader]:
         _fail(path, "a readable file", error.strerror or f"{error}", advice=advice, kind=CheckpointError)
 
 
-def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, str], dict[str, Any]]:
-    """Read the header and verify all that it says, against itself and against the size of the file."""
+def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, Offsets, dict[str, str], dict[str, Any]]:
+    """Read the header and verify all that it says, against itself and against the size of the file.
+
+    Gives types and shapes, places in the data, checksums and the manifest.
+    """
     size = os.fstat(file.fileno()).st_size
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
@@ -478,8 +483,8 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     if metadata.keys() != (keys := {"crc32", "format", "manifest", "sha256", "version"}):
         _fail(path, f"metadata {sorted(keys)}", reprlib.repr(sorted(metadata)))
     leaves = {name: _leaf(path, name, entry["dtype"], entry["shape"]) for name, entry in entries.items()}
-    end = 0
-    for name, (begin, end) in _offsets(leaves).items():
+    end, offsets = 0, _offsets(leaves)
+    for name, (begin, end) in offsets.items():
         # As text, for True == 1 == 1.0.
         if repr(entries[name]["data_offsets"]) != f"[{begin}, {end}]":
             _fail(path, f"data_offsets [{begin}, {end}]", reprlib.repr(entries[name]["data_offsets"]), leaf=name)
@@ -488,7 +493,7 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, dict[str, st
     crc32, manifest = (_decode(path, key, metadata[key]) for key in ("crc32", "manifest"))
     if not isinstance(crc32, dict) or not isinstance(manifest, dict) or crc32.keys() != leaves.keys():
         _fail(path, "a manifest that is an object, and a CRC-32 for each array", "another")
-    return leaves, crc32, manifest
+    return leaves, offsets, crc32, manifest
 
 
 def _leaf(path: Path, name: str, code: object, shape: object) -> tuple[str, tuple[int, ...]]:

@@ -8,8 +8,10 @@ import math
 import os
 import struct
 import threading
+import time
 import tracemalloc
 import zipfile
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -287,6 +289,85 @@ def test_an_error_of_the_disk_ends_the_second_thread(monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_container(Full(), {"a": np.zeros(1 << 20)}, {})
     assert threading.active_count() == before
+
+
+def slowly(monkeypatch):
+    """From here on the container's file pauses between a seek and the read after it; gives the threads that seek."""
+    seekers = set()
+
+    class Slow(io.BufferedReader):
+        def seek(self, *where):
+            seekers.add(threading.get_ident())
+            place = super().seek(*where)
+            time.sleep(1e-3)
+            return place
+
+    monkeypatch.setattr(container, "open", lambda path, mode: Slow(io.FileIO(path, mode)), raising=False)
+    return seekers
+
+
+@pytest.mark.parametrize("verify", [container.read_container, container.verify_container])
+def test_two_threads_read_what_one_does_in_the_same_order_and_name_the_same_damage(tmp_path, monkeypatch, verify):
+    arrays = {f"a{i}": np.full(7 * i, i, f"u{1 << i % 4}") for i in range(40)}
+    path = tmp_path / "file"
+    path.write_bytes(encode(arrays, {"step": 3}))
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    damaged[-1500] ^= 1
+    (tmp_path / "damaged").write_bytes(damaged)
+
+    def told():
+        with pytest.raises(CorruptCheckpoint) as error:
+            verify(tmp_path / "damaged")
+        return str(error.value)
+
+    plain, error = verify(path), told()
+    assert error.count("CRC-32") == 2
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    monkeypatch.setattr(container, "CHUNK_BYTES", 64)
+    seekers, before = slowly(monkeypatch), threading.active_count()
+    found = verify(path)
+    assert len(seekers) == 2
+    assert told() == error
+    assert threading.active_count() == before
+    if verify is container.verify_container:
+        assert found == plain == {"step": 3}
+    else:
+        assert found[1] == plain[1]
+        assert list(found[0]) == list(plain[0])
+        assert_same_bits(found[0], plain[0])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_error_of_either_reading_thread_is_raised_and_ends_both(tmp_path, monkeypatch, place):
+    path = tmp_path / "file"
+    path.write_bytes(encode({f"{i}": np.zeros(9) for i in range(200)}))
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    slowly(monkeypatch)
+    before, sums = threading.active_count(), []
+
+    def crc32(*arguments):
+        sums.append(threading.get_ident())
+        if (sums[-1] == threading.main_thread().ident) == (place == 0):
+            raise MemoryError
+        return zlib.crc32(*arguments)
+
+    monkeypatch.setattr(container, "zlib", SimpleNamespace(crc32=crc32))
+    with pytest.raises(CheckpointError, match="too little memory"):
+        container.read_container(path)
+    assert len(sums) < 100
+    assert threading.active_count() == before
+
+
+def test_where_no_thread_can_be_had_one_reads_it_all(tmp_path, monkeypatch):
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "file"
+    path.write_bytes(encode(SMALL))
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
+    monkeypatch.setattr(chunks.Thread, "start", no_more)
+    assert_same_bits(container.read_container(path)[0], SMALL)
 
 
 def test_an_unaligned_array_comes_back(tmp_path):
