@@ -179,7 +179,7 @@ def power(base: float, n: int) -> float:
 
 @lru_cache(maxsize=256)
 def _squared(base: float, k: int) -> Scaled:
-    """base squared k times, each time cut to 256 bits; kept, for every step of a run asks for the same ones."""
+    """The base squared k times, each time cut to 256 bits; kept, for every step of a run asks for the same ones."""
     if k == 0:
         numerator, denominator = float(base).as_integer_ratio()
         return numerator, 1 - denominator.bit_length()

@@ -124,6 +124,30 @@ def test_a_missed_goal_is_said_and_is_the_exit_status(capsys, monkeypatch, goal,
     assert set(told["machine"]["peers"]) == {"torch", "safetensors"}
 
 
+def test_a_record_keeps_other_groups_and_what_was_said_of_a_missed_goal(tmp_path, monkeypatch, capsys):
+    path, other = tmp_path / "record.json", row({"other": 1})._replace(group="sum", name="another row")
+    monkeypatch.setattr(rows, "ROWS", (row({"other": 1}), other))
+    assert command.main(["--record", str(path)]) == 1
+    record = strict_json(path.read_text())
+    assert record["limits"] == {"a row": "", "another row": ""}
+    record["limits"] = {"a row": "the one", "another row": "the other"}
+    path.write_text(json.dumps(record))
+    monkeypatch.setattr(rows, "ROWS", (row({"other": 2}), other))
+    assert command.main(["--rows", "matmul", "--record", str(path)]) == 0
+    record = strict_json(path.read_text())
+    assert [(row["name"], row["sides"][1]["goal"]) for row in record["rows"]] == [("a row", 2), ("another row", 1)]
+    assert record["limits"] == {"another row": "the other"}
+    record["machine"]["cpus"] = -1
+    path.write_text(before := json.dumps(record))
+    with pytest.raises(SystemExit) as error:
+        command.main(["--rows", "matmul", "--record", str(path)])
+    assert error.value.code == 2
+    assert "another machine" in capsys.readouterr().err
+    assert path.read_text() == before
+    assert command.main(["--record", str(path)]) == 1
+    assert strict_json(path.read_text())["machine"]["cpus"] != -1
+
+
 def test_rows_are_chosen_by_group(capsys, monkeypatch):
     other = row({})._replace(group="sum", name="another row")
     monkeypatch.setattr(rows, "ROWS", (row({}), other))

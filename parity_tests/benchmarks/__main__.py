@@ -2,10 +2,13 @@
 
     --rows matmul,save   only these groups
     --threads 2          of every library; default one
-    --json               the results and the machine as JSON, as in the committed `record.json`
+    --json               the results and the machine as JSON
+    --record FILE        put them into a record, in place of its rows of these groups; `record.json` and
+                         `record_2_threads.json` beside this file are committed
 
 The exit status is 0 when every goal is met, 1 when one is missed, 2 for a wrong call. Peers come with the extra
-`bench`; those that are not installed are named.
+`bench`; those that are not installed are named. A record says under `limits` what keeps each missed goal from being
+met, which a person writes: a new one is empty.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -44,6 +48,9 @@ def main(words: Sequence[str]) -> int:
     chosen = given.rows.split(",") if given.rows else groups
     if unknown := sorted(set(chosen) - set(groups)):
         parser(groups).error(f"--rows: expected some of {', '.join(groups)}, found {', '.join(map(repr, unknown))}")
+    here, record = machine(), given.record and _record(given.record)
+    if record and set(chosen) != set(groups) and _undated(record["machine"]) != _undated(here):
+        parser(groups).error(f"--record: {given.record} is of another machine, other versions or threads: measure all")
     found = []
     for row in ROWS:
         if row.group in chosen:
@@ -52,12 +59,34 @@ def main(words: Sequence[str]) -> int:
                 sys.stdout.write(line(found[-1]) + "\n")
                 sys.stdout.flush()
     missed, absent = ([name for result in found for name in result.names(v)] for v in ("missed", "not installed"))
+    results = {"machine": here, "rows": [result.as_json() for result in found]}
+    if given.record:
+        given.record.write_text(json.dumps(_merged(record, results, groups), indent=1) + "\n")
     if given.json:
-        rows = [result.as_json() for result in found]
-        sys.stdout.write(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        sys.stdout.write(json.dumps(results, indent=1) + "\n")
     else:
         sys.stdout.write(f"not installed: {'; '.join(absent) or 'none'}\ngoals missed: {'; '.join(missed) or 'none'}\n")
     return 1 if missed else 0
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """A record that is there already."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _undated(machine: dict[str, Any]) -> dict[str, Any]:
+    """What two measurements of one record have in common."""
+    return {key: value for key, value in machine.items() if key != "date"}
+
+
+def _merged(record: dict[str, Any] | None, results: dict[str, Any], groups: Sequence[str]) -> dict[str, Any]:
+    """A record with new results of some groups, in the order of all of them."""
+    new = {row["group"] for row in results["rows"]}
+    kept = [row for row in (record or {}).get("rows", []) if row["group"] not in new]
+    rows = sorted([*kept, *results["rows"]], key=lambda row: groups.index(row["group"]))
+    missed = dict.fromkeys(row["name"] for row in rows for side in row["sides"] if side["verdict"] == "missed")
+    said = (record or {}).get("limits", {})
+    return {"machine": results["machine"], "rows": rows, "limits": {name: said.get(name, "") for name in missed}}
 
 
 def parser(groups: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -66,6 +95,7 @@ def parser(groups: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--rows", help=f"groups, separated by commas; default all: {', '.join(groups)}")
     parser.add_argument("--threads", choices=("1", "2"), default="1", help="of every library")
     parser.add_argument("--json", action="store_true", help="results and machine as JSON")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="put results and machine into a record")
     return parser
 
 
