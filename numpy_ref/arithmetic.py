@@ -123,7 +123,7 @@ def matmul(a: Array, b: Array, *, kind: str | None = None) -> Array:
     for rows in blocks(len(a), b.shape[1]):
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(np.count_nonzero(open_))
-    if count > max(64, out.size >> 10):  # else one by one is cheaper; measured
+    if count > 64 and np.count_nonzero(product[open_] == 0) > max(64, out.size >> 10):  # else one by one is cheaper
         count -= _close_empty(out, open_, wide_a, wide_b)
     if _many(count, out.size, terms):
         return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
@@ -182,7 +182,7 @@ def _many(count: int, size: int, terms: int) -> bool:
 def _settle(out: Array, open_: Array, wide_a: Array, wide_b: Array, kind: str) -> None:
     """Write the products of the open places into `out`, one by one and without error."""
     places = np.flatnonzero(open_)
-    for part in blocks(len(places), wide_a.shape[1]):
+    for part in blocks(len(places), wide_a.shape[1] >> 2):  # four at once: slices take many calls
         i, j = np.divmod(places[part], out.shape[1])
         out[i, j] = round_sums(wide_a[i] * wide_b.T[j], kind)
 

@@ -128,7 +128,7 @@ def matmul(a: Tensor, b: Tensor, *, kind: str | None = None) -> Tensor:
     for rows in blocks(len(a), b.shape[1], a.device):
         out[rows], open_[rows] = _certain(product[rows], norm_a[rows, None] * norm_b, terms, kind)
     count = int(torch.count_nonzero(open_))
-    if count > max(64, out.numel() >> 10):  # else one by one is cheaper; measured
+    if count > 64 and (product[open_] == 0).sum() > max(64, out.numel() >> 10):  # else one by one is cheaper
         count -= _close_empty(out, open_, wide_a, wide_b)
     if _many(count, out.numel(), terms):
         return _matmul_by_slices(wide_a, wide_b, product, norm_b, kind)
