@@ -133,6 +133,17 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
 
     Mirror:
         `torch_port.resume_from_full_checkpoint` reads the same files.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/run.safetensors", train.train_n_steps(run, digits, 2))
+        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits, expect=RunConfig(hidden=(16,)))
+        >>> train.train_n_steps(resumed, digits, 1).state.step
+        3
     """
     checkpoint = read_checkpoint(path)
     state = checkpoint.state
@@ -181,6 +192,17 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
     Raises:
         CheckpointError: as for a full resume, or the file's model is not the one that `config` and `data` make; every
             leaf that differs is named.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(f"{folder}/weights.safetensors", train.train_n_steps(run, digits, 2))
+        ...     new = resume_from_weights_only(f"{folder}/weights.safetensors", digits, RunConfig(hidden=(16,)))
+        >>> new.state.step
+        0
     """
     checkpoint = read_checkpoint(path)
     run = train.init_run(config, data)
@@ -203,6 +225,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: as for `resume_from_full_checkpoint`, as far as the file alone can tell.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(f"{folder}/weights.safetensors", run)
+        ...     checkpoint = read_checkpoint(f"{folder}/weights.safetensors")
+        >>> checkpoint.kind, checkpoint.state
+        ('weights', None)
     """
     arrays, manifest = read_container(path)
     config = _checked_manifest(path, manifest, UNUSABLE)

@@ -225,6 +225,15 @@ def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
     Args:
         run: left as it is.
         into: an earlier snapshot that is no longer needed, whose arrays are used again.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = init_run(RunConfig(hidden=(16,)), digits)
+        >>> before = snapshot(run)
+        >>> run = train_n_steps(run, digits, 1)
+        >>> before.step, snapshot(run).step
+        (0, 1)
     """
     return copy_tree(run.state, into)
 
@@ -362,6 +371,12 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
 
     Raises:
         ValueError: the data set is another one than the run's.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> evaluate(train_n_steps(init_run(RunConfig(hidden=(16,)), digits), digits, 150), digits).accuracy > 0.5
+        True
     """
     check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:

@@ -46,6 +46,11 @@ def on_device(name: str) -> Iterator[None]:
 
     Raises:
         ValueError: there is no such device here.
+
+    Example:
+        >>> with on_device("cpu"):
+        ...     torch.zeros(1).device
+        device(type='cpu')
     """
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -81,6 +81,17 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
 
     Raises:
         CheckpointError: see `numpy_ref.resume_from_full_checkpoint`.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/run.safetensors", train.train_n_steps(run, digits, 2))
+        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits, expect=RunConfig(hidden=(16,)))
+        >>> train.train_n_steps(resumed, digits, 1).step
+        3
     """
     found = files.resume_from_full_checkpoint(path, data, expect=expect)
     train.check_run(found.config, data)
@@ -100,6 +111,17 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
 
     Raises:
         CheckpointError: see `numpy_ref.resume_from_weights_only`.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(f"{folder}/weights.safetensors", train.train_n_steps(run, digits, 2))
+        ...     new = resume_from_weights_only(f"{folder}/weights.safetensors", digits, RunConfig(hidden=(16,)))
+        >>> new.step
+        0
     """
     found = files.resume_from_weights_only(path, data, config)
     train.check_run(config, data)

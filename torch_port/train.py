@@ -175,6 +175,15 @@ def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
         ValueError: the live objects have settings that are not the configuration's, so that a resume would go on
             otherwise; or some modules are in training and some in evaluation mode; or the parameters' counts of updates
             differ. All of it is named.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = init_run(RunConfig(hidden=(16,)), digits)
+        >>> before = snapshot(run)
+        >>> run = train_n_steps(run, digits, 1)
+        >>> before.step, snapshot(run).step
+        (0, 1)
     """
     return copy_tree(live_state(run), into)
 
@@ -341,6 +350,12 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
 
     Raises:
         ValueError: the data set is another one than the run's.
+
+    Example:
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> evaluate(train_n_steps(init_run(RunConfig(hidden=(16,)), digits), digits, 150), digits).accuracy > 0.5
+        True
     """
     _check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
