@@ -59,7 +59,7 @@ def _check(target: str) -> None:
             raise ValueError(f"{target!r}: expected a file, found none at {Path(where).absolute()}")
         return
     top = where.partition(".")[0]  # what lies below it, the package itself may decide when it is imported
-    given = _given()
+    given = list(dict.fromkeys(_given()))
     if importlib.machinery.PathFinder.find_spec(top, given) is None and not _is_found_here(top):
         raise ValueError(
             f"{target!r}: expected a module that Python finds, found no {top} in {', '.join(given)}, nor installed; "
