@@ -89,7 +89,7 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
         >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_checkpoint(f"{folder}/run.safetensors", train.train_n_steps(run, digits, 2))
-        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits, expect=RunConfig(hidden=(16,)))
+        ...     resumed = resume_from_full_checkpoint(f"{folder}/run.safetensors", digits, expect=run.config)
         >>> train.train_n_steps(resumed, digits, 1).step
         3
     """

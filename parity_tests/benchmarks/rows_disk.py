@@ -97,7 +97,7 @@ LOADERS = ("torch.save", "np.savez", "safetensors")
 ROWS = (
     Row("save", "save 1 GB in 48 arrays", partial(saves, *GIGABYTE), {"plain write": 1 / 0.95} | _at_most(1, SAVERS)),
     Row("save", "save 5,000 arrays of 1 KB", partial(saves, *SMALL), _at_most(1, SAVERS), rounds=15),
-    Row("load", "load and verify 1 GB in 48 arrays", partial(loads, *GIGABYTE), _at_most(1.1, LOADERS)),
+    Row("load", "load and verify 1 GB in 48 arrays", partial(loads, *GIGABYTE), _at_most(1.1, LOADERS), rounds=15),
     Row("load", "load and verify 5,000 arrays of 1 KB", partial(loads, *SMALL), _at_most(1.1, LOADERS), rounds=15),
     Row("load", "inspect 1 GB, the whole command", partial(inspected, 7868), {OURS: 0.5}),
     Row("memory", "memory of a save of 1 GB", partial(memory, *GIGABYTE), {OURS: 64}, unit="MiB", rounds=3),
