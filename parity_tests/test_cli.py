@@ -706,6 +706,13 @@ def lines_of(answer, start):
     return re.findall(rf"^{start}: ([^(\n]*?)(?: \(.*)?$", answer.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("words", [("--keep", "2"), ("--keep-every", "5"), ("--keep-best",)])
+def test_verify_of_one_file_refuses_to_be_told_what_a_directory_keeps(capsys, tmp_path, words):
+    answer = call(capsys, "verify", tmp_path / "file", *words)
+    assert answer.status == 2
+    assert "--all DIR" in answer.err
+
+
 @ON_FILES
 def test_verify_all_of_a_sound_directory_holds_and_says_what_a_resume_takes_and_what_may_go(capsys, train, tmp_path):
     folder = tmp_path / "run"

@@ -7,7 +7,7 @@ import numpy as np
 
 from numpy_ref import store
 from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
-from numpy_ref.cli.options import retention_of
+from numpy_ref.cli.options import KEPT, retention_of
 from numpy_ref.console import BROKEN, HOLDS, say, say_json, table
 from numpy_ref.container import is_container, read_manifest
 from numpy_ref.equivalence import differences
@@ -55,6 +55,8 @@ def run_verify(options: argparse.Namespace) -> int:
     """Read all of a checkpoint, or of a directory."""
     if options.directory is not None:
         return _verify_all(options)
+    if retention_of(options) != KEPT:
+        raise ValueError(f"{options.file}: --keep and its kin say what a directory keeps: give them with --all DIR.")
     checkpoint = read_checkpoint(options.file)
     size = options.file.stat().st_size
     if options.json:

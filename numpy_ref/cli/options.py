@@ -15,14 +15,17 @@ SIZES = (  # settings that what a step holds and computes depends on, temporary 
 )  # fmt: skip
 
 
+KEPT = store.Retention(3)  # what a directory keeps unless the words say otherwise
+
+
 def add_retention(parser: Any) -> None:
     """Options for `retention_of`."""
     text = "newest checkpoints to keep; 0: all (default: %(default)s)"
-    parser.add_argument("--keep", type=whole, default=3, metavar="N", help=text)
+    parser.add_argument("--keep", type=whole, default=KEPT.keep_last, metavar="N", help=text)
     text = "keep those of every Nth step too; 0: none for that (default: %(default)s)"
-    parser.add_argument("--keep-every", type=whole, default=0, metavar="N", help=text)
+    parser.add_argument("--keep-every", type=whole, default=KEPT.keep_every, metavar="N", help=text)
     text = "keep the first that holds the best weights too; every later one holds a copy of them (default: no)"
-    parser.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=False, help=text)
+    parser.add_argument("--keep-best", action=argparse.BooleanOptionalAction, default=KEPT.keep_best, help=text)
 
 
 def retention_of(options: argparse.Namespace) -> store.Retention:
