@@ -33,7 +33,9 @@ class BackgroundWriter:
 
     An error of a write is raised once: at the next `save`, or on leaving the context. An exception that leaves the
     context on its own goes on, with a note of it. The interpreter does not end before the write has. The memory of one
-    snapshot is held from the first save until the context is left.
+    snapshot is held from the first save until the context is left. Leave the write a core of its own: where BLAS keeps
+    every core busy, a loop loses more to a save beside it than to one that it waits for (1.6 times as much on two
+    cores, by `python -m parity_tests.benchmarks --rows stall --threads 2`; with one thread 0.54).
 
     Args:
         impl: the runs' implementation.
