@@ -137,8 +137,8 @@ def test_the_ratios_are_those_on_record() -> None:
         f"a reproducible step {own[0]} native ones, the port's {own[1]}. "
         f"A save of 1 GB, with checksums and fsync, takes {saves[0]} of `torch.save` with fsync, "
         f"of 5,000 arrays {saves[1]}; "
-        f"a load, which verifies, {loads[0]} and {loads[1]} of `torch.load`. "
-        f"A save in the background stops training for {stall} of a save, and costs it {lost} in all."
+        f"a verified load {loads[0]} and {loads[1]} of `torch.load`. "
+        f"A save in the background stops training for {stall} of a save, and costs {lost}."
     )
     assert text in " ".join(README.split())
 
