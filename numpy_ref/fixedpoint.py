@@ -144,7 +144,7 @@ def log(x: float) -> Scaled:
     return 2 * _atanh(numerator - denominator, numerator + denominator) + k * LN2, -BITS
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)
 def power(base: float, n: int) -> float:
     """base**n for a whole n >= 0, correctly rounded to float64: bias correction's beta**t.
 
@@ -167,8 +167,9 @@ def power(base: float, n: int) -> float:
         >>> power(0.999, 0)
         1.0
     """
-    if n < 0 or not math.isfinite(base):
+    if not hasattr(n, "__index__") or n < 0 or not math.isfinite(base):
         raise ValueError(f"power: expected a finite base and a whole n >= 0, found {base!r} and {n!r}")
+    n = operator.index(n)
     result, exponent = 1, 0
     for k in range(n.bit_length()):
         if n >> k & 1:

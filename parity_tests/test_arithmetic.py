@@ -293,6 +293,19 @@ def test_exp_and_log_are_right_on_a_sweep_and_where_only_integers_decide() -> No
     assert same_bytes(arithmetic.exp(undecided), np.array([exact_function("exp", v) for v in undecided], F))
 
 
+@pytest.mark.parametrize("n", [np.int64(7), np.uint8(7), np.array(7)])
+def test_power_takes_whole_numbers_of_numpy(n) -> None:
+    assert fixedpoint.power.__wrapped__(0.97, n) == fixedpoint.power(0.97, 7)
+    assert type(fixedpoint.power.__wrapped__(0.97, n)) is float
+
+
+@pytest.mark.parametrize(("base", "n"), [(0.9, 2.0), (0.9, -1), (0.9, "2"), (float("inf"), 2), (0.9, None)])
+def test_power_refuses_what_is_no_whole_number_or_not_finite_whatever_came_before(base: float, n: object) -> None:
+    fixedpoint.power(0.9, 2)
+    with pytest.raises(ValueError, match="whole n >= 0"):
+        fixedpoint.power(base, n)
+
+
 @given(st.floats(0, 2), st.integers(0, 400))
 @example(0.9, 7000)
 @example(0.0, 0)

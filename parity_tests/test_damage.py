@@ -82,7 +82,7 @@ NO_SIZE = ("if size != (total := 8 + length + end):", "if False and (total := 0)
 LENGTH = ("not 2 <= length <= min(size - 8, HEADER_LIMIT)", "not 2 <= length")
 DIGEST = ("if _sealer(*_around(entries, METADATA))(metadata) != prefix + raw:", "if False:")
 OFFSETS = ("""if repr(entries[name]["data_offsets"]) != f"[{begin}, {end}]":""", "if False:")
-SHORT = ("if (got := file.readinto(part)) != len(part):", "if (got := file.readinto(part)) > len(part):")
+SHORT = ("if got != len(part):", "if got > len(part):")
 KEYS = ("crc32.keys() != leaves.keys()", "False")
 JSON = ("except (ValueError, RecursionError) as error:", "except ValueError as error:")
 
