@@ -432,9 +432,11 @@ def _open(path: Path) -> Iterator[BufferedReader]:
     try:
         # Asked before opening: opening a pipe would wait for a writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            _fail(path, "a file", "a directory or device", advice="Give the path of one file.", kind=CheckpointError)
+            raise IsADirectoryError
         with open(path, "rb") as file:
             yield file
+    except IsADirectoryError:
+        _fail(path, "a file", "a directory or device", advice="Give the path of one file.", kind=CheckpointError)
     except FileNotFoundError:
         _fail(path, "a checkpoint", "no such file", advice="Check the path, or save first.", kind=CheckpointError)
     except MemoryError:

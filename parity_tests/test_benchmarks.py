@@ -148,6 +148,40 @@ def test_a_record_keeps_other_groups_and_what_was_said_of_a_missed_goal(tmp_path
     assert strict_json(path.read_text())["machine"]["cpus"] != -1
 
 
+@pytest.mark.parametrize("found", ["", "[]", "{}", '{"machine": 1', "directory", "nowhere"])
+def test_a_record_that_is_none_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys, found):
+    path = tmp_path / "gone" / "record.json" if found == "nowhere" else tmp_path / "record.json"
+    if found == "directory":
+        path.mkdir()
+    elif found != "nowhere":
+        path.write_text(found)
+    monkeypatch.setattr(rows, "ROWS", (row({})._replace(prepare=None),))
+    with pytest.raises(SystemExit) as error:
+        command.main(["--record", str(path)])
+    assert error.value.code == 2
+    assert str(path) in capsys.readouterr().err
+    assert path.is_dir() or not path.exists() or path.read_text() == found
+
+
+def test_what_is_measured_before_an_interrupt_is_on_record(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    path, later = tmp_path / "record.json", row({})._replace(group="sum", prepare=interrupted)
+    monkeypatch.setattr(rows, "ROWS", (row({}), row({}), later))
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--record", str(path)])
+    assert [row["group"] for row in strict_json(path.read_text())["rows"]] == ["matmul", "matmul"]
+
+
+@pytest.mark.parametrize("words", ["", "sum,", "other"])
+def test_groups_that_are_none_are_refused(capsys, words):
+    with pytest.raises(SystemExit) as error:
+        command.main(["--rows", words])
+    assert error.value.code == 2
+    assert "expected some of" in capsys.readouterr().err
+
+
 def test_rows_are_chosen_by_group(capsys, monkeypatch):
     other = row({})._replace(group="sum", name="another row")
     monkeypatch.setattr(rows, "ROWS", (row({}), other))

@@ -21,7 +21,7 @@ from numpy_ref.cli.parser import WrongUsage, parser_of
 from numpy_ref.console import BROKEN, FAILED, HOLDS, OutputLost, flush, say_json, warn
 from numpy_ref.container import CheckpointError
 
-UNREADABLE = (FileNotFoundError, NotADirectoryError, PermissionError)
+UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 __all__ = ["BROKEN", "FAILED", "HOLDS", "main", "parser_of"]
 

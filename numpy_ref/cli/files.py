@@ -98,7 +98,8 @@ def _verify_all(options: argparse.Namespace) -> int:
     ):
         for path in paths:
             say(f"may be deleted: {path.name} ({reason})")
-    verdict = f"{len(damaged)} damaged" if damaged else f"{options.directory} can be resumed, and nothing is damaged"
+    nothing = "nothing else" if found.set_aside else "nothing"
+    verdict = f"{len(damaged)} damaged" if damaged else f"{options.directory} can be resumed, and {nothing} is damaged"
     say(f"holds: {verdict}" if holds else f"does not hold: {verdict if damaged else 'nothing to go on from'}")
     return HOLDS if holds else BROKEN
 

@@ -40,28 +40,35 @@ def machine() -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> int:
-    from parity_tests.benchmarks.measure import line, measure
+    from numpy_ref.durable import replace_file
+    from parity_tests.benchmarks.measure import Result, line, measure
     from parity_tests.benchmarks.rows import ROWS
 
     groups = list(dict.fromkeys(row.group for row in ROWS))
-    given = parser(groups).parse_args(words)
-    chosen = given.rows.split(",") if given.rows else groups
+    usage = parser(groups)
+    given = usage.parse_args(words)
+    chosen = groups if given.rows is None else given.rows.split(",")
     if unknown := sorted(set(chosen) - set(groups)):
-        parser(groups).error(f"--rows: expected some of {', '.join(groups)}, found {', '.join(map(repr, unknown))}")
-    here, record = machine(), given.record and _record(given.record)
+        usage.error(f"--rows: expected some of {', '.join(groups)}, found {', '.join(map(repr, unknown))}")
+    here = machine()
+    try:
+        record = given.record and _record(given.record)
+    except (OSError, ValueError) as error:
+        usage.error(f"--record: {given.record}: {error}")
     if record and set(chosen) != set(groups) and _undated(record["machine"]) != _undated(here):
-        parser(groups).error(f"--record: {given.record} is of another machine, other versions or threads: measure all")
-    found = []
-    for row in ROWS:
-        if row.group in chosen:
+        usage.error(f"--record: {given.record} is of another machine, other versions or threads: measure all")
+    found: list[Result] = []
+    for group in (group for group in groups if group in chosen):
+        for row in (row for row in ROWS if row.group == group):
             found.append(measure(row))
             if not given.json:
                 sys.stdout.write(line(found[-1]) + "\n")
                 sys.stdout.flush()
+        results = {"machine": here, "rows": [result.as_json() for result in found]}
+        if given.record:  # what is measured is kept if the rest is interrupted
+            with replace_file(given.record) as file:
+                file.write((json.dumps(_merged(record, results, groups), indent=1) + "\n").encode())
     missed, absent = ([name for result in found for name in result.names(v)] for v in ("missed", "not installed"))
-    results = {"machine": here, "rows": [result.as_json() for result in found]}
-    if given.record:
-        given.record.write_text(json.dumps(_merged(record, results, groups), indent=1) + "\n")
     if given.json:
         sys.stdout.write(json.dumps(results, indent=1) + "\n")
     else:
@@ -70,8 +77,19 @@ def main(words: Sequence[str]) -> int:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """A record that is there already."""
-    return json.loads(path.read_text()) if path.exists() else None
+    """A record that is there already.
+
+    Raises:
+        ValueError: what is there is none, or there is no such directory.
+    """
+    if not path.absolute().parent.is_dir():
+        raise ValueError("expected a directory that is there")
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    if not isinstance(record, dict) or record.keys() != {"machine", "rows", "limits"}:
+        raise ValueError("expected a record, with machine, rows and limits")
+    return record
 
 
 def _undated(machine: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +99,8 @@ def _undated(machine: dict[str, Any]) -> dict[str, Any]:
 
 def _merged(record: dict[str, Any] | None, results: dict[str, Any], groups: Sequence[str]) -> dict[str, Any]:
     """A record with new results of some groups, in the order of all of them."""
-    new = {row["group"] for row in results["rows"]}
-    kept = [row for row in (record or {}).get("rows", []) if row["group"] not in new]
+    old = set(groups) - {row["group"] for row in results["rows"]}
+    kept = [row for row in (record or {}).get("rows", []) if row["group"] in old]
     rows = sorted([*kept, *results["rows"]], key=lambda row: groups.index(row["group"]))
     missed = dict.fromkeys(row["name"] for row in rows for side in row["sides"] if side["verdict"] == "missed")
     said = (record or {}).get("limits", {})
@@ -91,7 +109,12 @@ def _merged(record: dict[str, Any] | None, results: dict[str, Any], groups: Sequ
 
 def parser(groups: Sequence[str] = ()) -> argparse.ArgumentParser:
     """What the command takes; without the groups, as far as the threads are concerned."""
-    parser = argparse.ArgumentParser(prog="python -m parity_tests.benchmarks", description="Costs as ratios.")
+    parser = argparse.ArgumentParser(
+        prog="python -m parity_tests.benchmarks",
+        description="Costs as ratios to those of other ways, which the extra `bench` installs: pip install '.[bench]'.",
+        epilog="Exit status: 0 every goal is met, 1 one is missed, 2 wrong usage, 130 an interrupt. "
+        "Example: python -m parity_tests.benchmarks --rows exp,log",
+    )
     parser.add_argument("--rows", help=f"groups, separated by commas; default all: {', '.join(groups)}")
     parser.add_argument("--threads", choices=("1", "2"), default="1", help="of every library")
     parser.add_argument("--json", action="store_true", help="results and machine as JSON")
@@ -107,4 +130,8 @@ def set_threads(words: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     set_threads(sys.argv[1:])
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,6 +21,7 @@ from torch_port.audit.placeholders import check_commands
 from torch_port.audit.stops import steps_of
 
 SUFFIXES = (".html", ".json")
+AT_ONCE = 1.0  # seconds
 DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}  # signals that end a verb; what else they do
 DEFAULTS |= {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
@@ -137,14 +139,20 @@ def _run_crash(impl: Any, options: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
-    """What runs here ends at a signal, with its processes and its directories; another one ends it without them.
+    """What runs here ends at a signal, with its processes and its directories; a later one ends it without them.
 
-    The list holds what is to be done first.
+    The list holds what is to be done first. `timeout` sends its signal twice: what follows at once is that.
     """
     ending: list[Callable[[], None]] = []
+    begun: list[float] = []
 
     def end(number: int, frame: object) -> None:
-        signal.signal(number, DEFAULTS[number])
+        if begun:
+            if time.monotonic() - begun[0] > AT_ONCE:
+                signal.signal(number, DEFAULTS[number])
+                signal.raise_signal(number)
+            return
+        begun.append(time.monotonic())
         for first in ending:
             first()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)  # as a shell reports it
