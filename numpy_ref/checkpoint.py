@@ -111,6 +111,16 @@ def save_weights(path: Path, run: Run) -> None:
 
     Raises:
         OSError: as for `save_checkpoint`.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(f"{folder}/weights.safetensors", run)
+        ...     resume_from_weights_only(f"{folder}/weights.safetensors", digits, run.config).state.step
+        0
     """
     write_run(path, run, WEIGHTS, environment())
 

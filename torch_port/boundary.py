@@ -16,6 +16,10 @@ def environment(device: torch.device | None = None) -> dict[str, Any]:
 
     Args:
         device: of the run; by default torch's default device.
+
+    Example:
+        >>> environment()["torch"]["device"]
+        'cpu'
     """
     device = torch.get_default_device() if device is None else device
     record: dict[str, Any] = {

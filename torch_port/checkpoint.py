@@ -64,6 +64,16 @@ def save_weights(path: Path, run: Run) -> None:
 
     Raises:
         OSError: as for `save_checkpoint`.
+
+    Example:
+        >>> import tempfile
+        >>> from numpy_ref.data import load_data
+        >>> digits = load_data("digits")
+        >>> run = train.init_run(RunConfig(hidden=(16,)), digits)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(f"{folder}/weights.safetensors", run)
+        ...     resume_from_weights_only(f"{folder}/weights.safetensors", digits, run.config).step
+        0
     """
     files.write_run(path, _as_data(run), files.WEIGHTS, environment(run.device))
 
