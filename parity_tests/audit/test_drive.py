@@ -182,7 +182,7 @@ def test_a_loop_may_have_its_own_file(workers: Workers) -> None:
         ("Raises", "step 4", "ValueError: the third batch"),
         ("Leaves", "step 4", "SystemExit: the third batch"),
         ("Dies", "step 4", "the process ended with status 3"),
-        ("CannotSave", "save after step 7", "Can't pickle local object"),
+        ("CannotSave", "save after step 7", "local object"),
         ("CannotLoad", "load after step 7", "KeyError: 'nothing'"),
         ("CannotBeMade", "construct", "RuntimeError: no data"),
         ("NoRun", "construct", "it lacks state_dict, load_state_dict"),
