@@ -713,6 +713,15 @@ def test_verify_of_one_file_refuses_to_be_told_what_a_directory_keeps(capsys, tm
     assert "--all DIR" in answer.err
 
 
+@pytest.mark.parametrize("words", [("inspect", "."), ("verify", "."), ("diff", ".", ".")])
+@pytest.mark.parametrize("impl", EACH)
+def test_a_directory_in_place_of_a_file_is_no_verdict(capsys, tmp_path, impl, words):
+    verb, *places = words
+    answer = call(capsys, verb, *(tmp_path / place for place in places), impl=impl)
+    assert answer.status == FAILED
+    assert "expected a file, found a directory" in answer.err
+
+
 @ON_FILES
 def test_verify_all_of_a_sound_directory_holds_and_says_what_a_resume_takes_and_what_may_go(capsys, train, tmp_path):
     folder = tmp_path / "run"
@@ -771,7 +780,9 @@ def test_verify_all_names_what_is_damaged_not_ours_set_aside_or_left_by_the_dead
     assert told["stale"] == [str(folder / name) for name in temporaries]
     assert states_of(folder) == before
     train(30)  # what verify says, train does
-    assert call(capsys, "verify", "--all", folder).status == 0
+    answer = call(capsys, "verify", "--all", folder)
+    assert answer.status == 0
+    assert lines_of(answer, "holds") == [f"{folder} can be resumed, and nothing else is damaged"]
     assert [name for name in names_in(folder) if name.startswith(".")] == []
 
 

@@ -144,9 +144,9 @@ def test_the_ratios_are_those_on_record() -> None:
         f"A save of 1 GB takes {saves[0]} of `torch.save`, both with fsync, "
         f"of 5,000 arrays {saves[1]}; "
         f"a verified load {loads[0]} and {loads[1]} of `torch.load`, {others[0]} and {others[1]} of safetensors'. "
-        f"A save in the background stops training for {stall} of a save, and costs {lost}. "
-        "Above 8 MB a save or load takes a second thread. "
-        f"On record too: what limits the goals missed, {missed[0]}, with two threads {missed[1]}."
+        f"A save in the background stops training for {stall} of a save, and costs it {lost} in all. "
+        "Above 8 MB, saves and loads take a second thread. "
+        f"{missed[0]} goals are missed, with two threads {missed[1]}; the records say why."
     )
     assert text in " ".join(README.split())
 

@@ -504,6 +504,32 @@ def wait_for(what, seconds=60):
     return found
 
 
+def test_a_signal_that_comes_again_at_once_is_the_same_one_and_a_later_one_ends_all(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    done = []
+    try:
+        with commands.ended_by_signals() as ending:
+            ending.append(lambda: done.append("first"))
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # while what was begun is put away
+            monkeypatch.setattr(commands, "AT_ONCE", -1)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == ["first"]
+
+
+def test_each_place_where_a_module_was_looked_for_is_named_once(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(tmp_path / "other"), str(tmp_path)]))
+    with pytest.raises(ValueError, match="found no nothing_here") as error:
+        target.target_of("nothing_here:Run")
+    assert f" in {tmp_path}, {tmp_path / 'other'}, nor installed" in str(error.value)
+
+
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("verb", ["audit", "script", "crash"])

@@ -82,8 +82,9 @@ def _record(path: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: what is there is none, or there is no such directory.
     """
-    if not path.absolute().parent.is_dir():
-        raise ValueError("expected a directory that is there")
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError("expected a directory that is there and can be written")
     if not path.exists():
         return None
     record = json.loads(path.read_text())

@@ -21,7 +21,7 @@ from torch_port.audit.placeholders import check_commands
 from torch_port.audit.stops import steps_of
 
 SUFFIXES = (".html", ".json")
-AT_ONCE = 1.0  # seconds
+AT_ONCE = 1.0  # seconds within which a signal that comes again is the same one
 DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}  # signals that end a verb; what else they do
 DEFAULTS |= {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
