@@ -21,11 +21,13 @@ import ast
 import contextlib
 import hashlib
 import inspect
+import io
 import json
 import multiprocessing
 import os
 import platform
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from fractions import Fraction
@@ -49,6 +51,7 @@ SOURCES = [
     Path(arithmetic.__file__).with_name(name)
     for name in ("arithmetic.py", "elementary.py", "rounding.py", "fixedpoint.py")
 ]
+ALIASES = ("Array", "Arrays", "__all__")
 CHUNK = 1 << 22  # inputs that are done, or done again, as one
 CHUNKS = range(2**32 // CHUNK)
 BLOCK = 1 << 14  # inputs worked on at once, so that the passes over them stay in the cache
@@ -303,27 +306,77 @@ def check_chunk(work: tuple[str, int]) -> Outcome:
     return check(work[0], work[1] * CHUNK, min(CHUNK, inputs(work[0])))
 
 
-def digest(paths: Iterable[Path]) -> str:
-    """SHA-256 of source files, in order, without their docstrings, which compute nothing."""
-    return hashlib.sha256("\0".join(code(path.read_text(encoding="utf-8")) for path in paths).encode()).hexdigest()
+class Definition(NamedTuple):
+    text: str  # its lines, without comments and docstrings
+    uses: set[tuple[str, str]]  # (module, name) of all that it may refer to
 
 
-def code(source: str) -> str:
-    """The lines of a module that are not of a docstring."""
-    lines: list[str | None] = [*source.splitlines()]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+def digest(paths: Iterable[Path], roots: Iterable[str]) -> str:
+    """SHA-256 of the definitions that these top-level names rest on, directly or through others of the files.
+
+    Folders, imports, docstrings, comments, type aliases and definitions that nothing here uses do not count.
+    """
+    defined = {
+        (path.stem, name): definition
+        for path in paths
+        for name, definition in definitions(path.read_text(encoding="utf-8"), path.stem).items()
+    }
+    used, found = set[tuple[str, str]](), [place for place in defined if place[1] in set(roots)]
+    while found:
+        place = found.pop()
+        if place not in used and place in defined:
+            used.add(place)
+            found += defined[place].uses
+    texts = sorted((name, defined[module, name].text) for module, name in used)
+    return hashlib.sha256("\0".join(text for _, text in texts).encode()).hexdigest()
+
+
+def definitions(source: str, module: str) -> dict[str, Definition]:
+    """Each top-level function, class and constant of a module, by name; type aliases are left out."""
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name: (str(node.module).rpartition(".")[2], alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    comments = {
+        token.start[0]: token.start[1]
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    lines = [line[: comments.get(number)].rstrip() for number, line in enumerate(source.splitlines(), 1)]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             text = node.body[0]
-            lines[text.lineno - 1 : text.end_lineno] = [None] * ((text.end_lineno or 0) - text.lineno + 1)
-    return "\n".join(line for line in lines if line is not None)
+            lines[text.lineno - 1 : text.end_lineno] = [""] * ((text.end_lineno or 0) - text.lineno + 1)
+    found = {}
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names = [node.name]
+        else:
+            targets = [getattr(node, "target", None), *getattr(node, "targets", [])]
+            names = [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
+        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+        inside = list(ast.walk(node))
+        uses = {imported.get(n.id, (module, n.id)) for n in inside if isinstance(n, ast.Name)}
+        uses |= {
+            (imported[n.value.id][1], n.attr)
+            for n in inside
+            if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id in imported
+        }
+        definition = Definition("\n".join(filter(None, lines[first - 1 : node.end_lineno])), uses)
+        found |= {name: definition for name in names if name not in ALIASES}
+    return found
 
 
 def source(name: str) -> str:
-    """SHA-256 of what a task's outcome rests on: source files, or the one function and the tables that it looks up."""
+    """SHA-256 of the code and tables that a task's outcome rests on."""
     if name not in CASTS:
-        return digest(SOURCES)
-    parts = [inspect.getsource(precision.cast_to_dtype), *map(repr, (precision.CASTS, precision.FORMATS))]
-    return hashlib.sha256("\0".join([*parts, repr(precision.STORAGE)]).encode()).hexdigest()
+        return digest(SOURCES, ["round_to" if name in FORMATS else name])
+    (cast,) = definitions(inspect.getsource(precision.cast_to_dtype), "precision").values()
+    tables = map(repr, (precision.CASTS, precision.FORMATS, precision.STORAGE))
+    return hashlib.sha256("\0".join([cast.text, *tables]).encode()).hexdigest()
 
 
 def read_state(path: Path, stamps: dict[str, str]) -> dict[tuple[str, int], Outcome]:
@@ -370,7 +423,10 @@ def main(words: Sequence[str] | None = None, *, chunks: Iterable[int] = CHUNKS) 
     if find_spec("torch") is None and not CASTS.keys().isdisjoint(tasks):
         parser.error(f"TASK: {', '.join(CASTS)} need PyTorch, which is missing; name the others")
     began, sources = perf_counter(), {task: source(task) for task in tasks}
-    stamps = {task: f"{sources[task]} {digest([Path(__file__)])} numpy {np.__version__}" for task in tasks}
+    stamps = {
+        task: f"{sources[task]} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()} numpy {np.__version__}"
+        for task in tasks
+    }
     done = read_state(options.state, stamps)
     mixed = sorted(chunks, key=lambda c: c * 389 % 1024)  # so that the time left can be told
     wanted = [(task, chunk) for chunk in mixed for task in tasks if chunk * CHUNK < inputs(task)]

@@ -306,16 +306,28 @@ def test_unknown_tasks_and_no_processes_are_refused(words, capsys):
     assert f"found {words[-1]!r}".replace("'0'", "0") in capsys.readouterr().err
 
 
-def test_the_digest_covers_every_module_whose_code_is_judged():
-    package, seen, found = arithmetic.__package__ + ".", set(), [arithmetic.__name__, rounding.__name__]
-    while found:
-        name = found.pop()
-        seen.add(name)
-        owners = {
-            getattr(value, "__module__", getattr(value, "__name__", "")) for value in vars(sys.modules[name]).values()
-        }
-        found += [owner for owner in owners if str(owner).startswith(package) and owner not in seen]
-    assert {Path(sys.modules[name].__file__) for name in seen} == set(exhaustive.SOURCES)
+@pytest.mark.parametrize("task", ["exp", "log", "sqrt", "float16", "bfloat16"])
+def test_a_change_of_any_function_that_a_task_runs_moves_its_digest(tmp_path, task):
+    ran, files = set(), {str(path): path for path in exhaustive.SOURCES}
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename in files:
+            ran.add((files[frame.f_code.co_filename], frame.f_code.co_qualname.partition(".")[0]))
+
+    sys.setprofile(note)
+    try:
+        for pattern in (0x00000001, 0x3F800000, 0x3FC00000, 0x42B17218, 0x7F7FFFFF, 0xBF800001, 0xFF800000):
+            exhaustive.compute(task, np.array([pattern], np.uint32).view(np.float32))
+    finally:
+        sys.setprofile(None)
+    assert ran
+    root = "round_to" if task in FORMATS else task
+    before = exhaustive.digest(exhaustive.SOURCES, [root])
+    for path, name in ran:
+        if f"def {name}(" in path.read_text():
+            other = tmp_path / path.name
+            other.write_text(path.read_text().replace(f"def {name}(", f"def {name}(changed, "))
+            assert exhaustive.digest([other if p == path else p for p in exhaustive.SOURCES], [root]) != before, name
 
 
 def used_by(function) -> set[str]:
@@ -337,22 +349,31 @@ def test_another_table_or_function_gives_the_casts_another_digest_and_the_other_
     assert changed == set(CASTS)
 
 
-def test_a_docstring_leaves_the_digest_and_any_other_line_moves_it(tmp_path):
-    text = '"""Top."""\n\nX = 1  # one\n\n\ndef f(a):\n    """Doc,\n    of two lines.\n    """\n    return a\n'
+def test_the_digest_moves_with_the_code_that_a_name_rests_on_and_with_nothing_else(tmp_path):
+    text = (
+        '"""Top."""\n\nimport os\n\nArray = int\nX = 1  # one\n\n\ndef f(a: Array):\n'
+        '    """Doc,\n    of two lines.\n    """\n    return g(a) + X\n\n\ndef g(a):\n    return a\n\n\n'
+        "def h():\n    return 0\n"
+    )
     found = {}
     for name, old, new in (
         ("itself", "", ""),
-        ("module", "Top.", "Other."),
-        ("function", "of two lines.", "of\n    three lines."),
+        ("module's docstring", "Top.", "Other."),
+        ("function's docstring", "of two lines.", "of\n    three lines."),
+        ("comment", "# one", "# two"),
+        ("import", "import os", "import sys"),
+        ("alias", "Array = int", "Array = float"),
+        ("function that f does not use", "return 0", "return 1"),
         ("constant", "X = 1", "X = 2"),
-        ("body", "return a", "return -a"),
+        ("body", "return g(a)", "return -g(a)"),
+        ("function that f uses", "return a", "return -a"),
         ("text that is no docstring", "return a", 'return """a"""'),
     ):
         path = tmp_path / f"{len(found)}.py"
-        path.write_text(text.replace(old, new) if old else text)
-        found[name] = exhaustive.digest([path])
-    same = {name for name, value in found.items() if value == found["itself"]}
-    assert same == {"itself", "module", "function"}
+        path.write_text(text.replace(old, new, 1) if old else text)
+        found[name] = exhaustive.digest([path], ["f"])
+    same = [name for name, value in found.items() if value == found["itself"]]
+    assert same == list(found)[:7]
 
 
 def test_the_recorded_runs_found_nothing_wrong_and_are_of_these_sources():
