@@ -10,6 +10,7 @@
     train, model, optim       the run and its loop; one pass forward and back; one update
     rng, noise, data          random streams; draws by key; samples, their order and the position in it
     config, tree, checks      settings; names of leaves; checks of arguments
+    machine                   all that native bits may depend on
     arithmetic                every result rounded once
     checkpoint                a run to a file and back; atomic writes; a directory of checkpoints
     proof                     equality, the laws about resuming, and the declared boundary
@@ -39,7 +40,7 @@ from numpy_ref.checkpoint.save_and_resume import (
 )
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, init_dataset, load_data
-from numpy_ref.proof.boundary import environment
+from numpy_ref.machine import environment
 from numpy_ref.train import Evaluation, Run, RunState, StepRecord, evaluate, init_run, restore, snapshot, train_n_steps
 
 __all__ = [

@@ -10,7 +10,6 @@ names below are fetched when they are used, so that help, `inspect` and `verify`
 
 A module has the name of its twin in `numpy_ref`. Files and verdicts are handled there alone. PyTorch's alone are:
 
-    environment     what the bits may depend on, and devices
     proof           the rows of the boundary measured here, also in other variants of a process
     interop         stock objects, and the `.tar` of PyTorch's recipe
     audit           any training loop: does it resume?
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
         save_checkpoint,
         save_weights,
     )
-    from torch_port.environment import check_boundary, environment, on_device
+    from torch_port.machine import environment, on_device
+    from torch_port.proof import check_boundary
     from torch_port.train import Run, evaluate, init_run, restore, snapshot, train_n_steps
 
 __all__ = [
@@ -79,7 +79,8 @@ _HOMES = {
         "save_checkpoint",
         "save_weights",
     ),
-    "torch_port.environment": ("check_boundary", "environment", "on_device"),
+    "torch_port.machine": ("environment", "on_device"),
+    "torch_port.proof": ("check_boundary",),
 }
 
 

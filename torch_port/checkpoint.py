@@ -12,7 +12,7 @@ from numpy_ref.checkpoint.save_and_resume import Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from torch_port import train
-from torch_port.environment import environment
+from torch_port.machine import environment
 from torch_port.train import Run
 
 __all__ = [

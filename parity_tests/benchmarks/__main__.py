@@ -27,7 +27,7 @@ PEERS = ("torch", "safetensors")
 
 def machine() -> dict[str, Any]:
     """Where and when the numbers were taken, and beside what."""
-    from numpy_ref.proof.boundary import environment
+    from numpy_ref.machine import environment
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     versions = {}

@@ -17,6 +17,7 @@ from numpy_ref.checkpoint.save_and_resume import read_checkpoint, save_checkpoin
 from numpy_ref.cli import demo
 from numpy_ref.config import RunConfig
 from numpy_ref.exercises import EXERCISES
+from numpy_ref.machine import environment
 from numpy_ref.proof import boundary, laws
 from numpy_ref.proof.boundary import (
     KINDS,
@@ -26,7 +27,6 @@ from numpy_ref.proof.boundary import (
     SHORT_SIZES,
     SHORT_STEPS,
     Row,
-    environment,
     row_for,
     row_named,
     short_run_drift,
@@ -174,7 +174,7 @@ def test_only_the_table_makes_tolerances_in_the_packages_and_exercises_for_what_
     makers = [path for path in paths
               if re.search(r"\bTolerance\((?!NamedTuple)", path.read_text(encoding="utf-8"))]  # fmt: skip
     exercises = {ROOT / "numpy_ref" / "exercises" / f"{name}.py" for name in EXERCISES}
-    assert set(makers) - exercises == {ROOT / "numpy_ref" / "boundary.py"}
+    assert set(makers) - exercises == {ROOT / "numpy_ref" / "proof" / "boundary.py"}
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def measures():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_row_that_this_machine_can_measure_holds_and_no_allowance_is_slack(measures, row):
-    from torch_port.environment import check_boundary
+    from torch_port.proof import check_boundary
 
     [found] = check_boundary([row.name])
     assert (found.row, found.kind) == (row.name, row.kind)
@@ -386,7 +386,7 @@ def test_a_slack_allowance_is_found():
 
 
 def test_every_row_has_a_measuring_function_and_all_are_asked_in_the_tables_order(measures, monkeypatch):
-    from torch_port.environment import check_boundary
+    from torch_port.proof import check_boundary
 
     assert set(measures.MEASURES) == {row.name for row in ROWS}
     monkeypatch.setattr(measures, "measure", lambda row: row.name)
@@ -396,7 +396,7 @@ def test_every_row_has_a_measuring_function_and_all_are_asked_in_the_tables_orde
 
 
 def test_unknown_rows_are_refused_at_once_with_the_names_that_there_are(measures):
-    from torch_port.environment import check_boundary
+    from torch_port.proof import check_boundary
 
     with pytest.raises(ValueError, match=r"found 'a', 'b'\. Rows: 'full resume', .*'exact steps'"):
         check_boundary(["b", "batch", "a"])

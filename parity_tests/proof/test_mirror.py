@@ -31,7 +31,7 @@ IN_ITS_OWN_FORM = {
     "data",
     "model",
     "optim",
-    "environment",
+    "machine",
     "proof",
     "recompute",
     "accounting",

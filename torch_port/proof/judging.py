@@ -5,7 +5,17 @@ from typing import Any, NamedTuple
 
 from numpy_ref.proof.boundary import Row, row_named
 from numpy_ref.proof.equivalence import Verdict, compare
-from torch_port.environment import Measured
+
+
+class Measured(NamedTuple):
+    """A row of the boundary as this machine shows it."""
+
+    row: str  # its name
+    kind: str
+    holds: bool | None  # None where it cannot be measured here
+    figure: str  # what was found
+    share: float | None  # of the allowance that was used, for a row of the kind "within"
+    note: str  # in which variants of a process, or why not at all
 
 
 class Sides(NamedTuple):

@@ -51,7 +51,7 @@ def variants(package: str) -> dict[str, dict[str, Environment]]:
         sets = {f"ATen {name}": {"ATEN_CPU_CAPABILITY": name} for name in ("default", "avx2", "avx512")}
         kernels = {f"MKL {name}": {"MKL_CBWR": name} for name in ("COMPATIBLE", "AVX2", "AVX512")}
     else:
-        found = boundary.environment()["simd"]  # beyond the build's baseline, which cannot be turned off
+        found = numpy_ref.environment()["simd"]  # beyond the build's baseline, which cannot be turned off
         sets = {"NumPy baseline": {"NPY_DISABLE_CPU_FEATURES": " ".join(found)}} if found else {}
         cores = ("Nehalem", "Haswell", "SkylakeX", "ARMV8", "NEOVERSEN1")
         kernels = {f"OpenBLAS {name}": {"OPENBLAS_CORETYPE": name} for name in cores}

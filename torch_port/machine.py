@@ -1,14 +1,13 @@
-"""What torch adds to the boundary of reproducibility: its part of the environment, devices, and measured rows."""
+"""The machine a run computes on, with torch: all that native bits may depend on, and the device of new runs."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from numpy_ref.proof import boundary as reference
-from numpy_ref.proof.boundary import ROWS
+from numpy_ref import machine as reference
 
 
 def environment(device: torch.device | None = None) -> dict[str, Any]:
@@ -64,42 +63,3 @@ def on_device(name: str) -> Iterator[None]:
         raise ValueError(f"device: expected one that is here, such as 'cpu', found {name!r}") from None
     with device:
         yield
-
-
-class Measured(NamedTuple):
-    """A row of the boundary as this machine shows it."""
-
-    row: str  # its name
-    kind: str
-    holds: bool | None  # None where it cannot be measured here
-    figure: str  # what was found
-    share: float | None  # of the allowance that was used, for a row of the kind "within"
-    note: str  # in which variants of a process, or why not at all
-
-
-def check_boundary(names: Sequence[str] | None = None) -> Iterator[Measured]:
-    """Measure rows of the boundary on this machine, one by one as they are asked for.
-
-    Args:
-        names: of the rows; all of them when None.
-
-    Raises:
-        ValueError: there is no row of such a name.
-
-    Example:
-        >>> [measured] = check_boundary(["stock StepLR"])
-        >>> measured.holds, measured.figure
-        (True, 'bitwise')
-    """
-    from torch_port import (
-        proof as measures,  # here, since what it measures saves checkpoints, which record an environment
-    )
-
-    rows = {row.name: row for row in ROWS}
-    unknown = sorted(set(names or ()) - rows.keys())
-    if unknown:
-        known = ", ".join(map(repr, rows))
-        raise ValueError(
-            f"check_boundary: expected names of rows, found {', '.join(map(repr, unknown))}. Rows: {known}"
-        )
-    return (measures.measure(rows[name]) for name in (rows if names is None else names))
