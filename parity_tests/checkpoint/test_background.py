@@ -425,7 +425,7 @@ def test_an_error_that_is_swallowed_or_raised_twice_is_caught(tmp_path, monkeypa
 LEFT_OPEN = """
 import sys, threading
 import numpy_ref
-from numpy_ref import background, store
+from numpy_ref.checkpoint import background, store
 from numpy_ref.checkpoint.disk import DISK, Disk
 from parity_tests.strategies import small_data
 from parity_tests.witnesses import with_fault
@@ -464,7 +464,7 @@ def test_the_interpreter_ends_after_the_write_even_if_the_context_is_never_left(
 KILLED = """
 import os, signal, sys
 import numpy_ref
-from numpy_ref import background, store
+from numpy_ref.checkpoint import background, store
 from numpy_ref.checkpoint.disk import DISK
 from parity_tests.strategies import small_data
 

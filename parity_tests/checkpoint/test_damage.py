@@ -81,7 +81,7 @@ NO_CRC = ('if f"{crc:08x}" != crc32[name]:', "if False:")
 SIZE = ("if size != (total := 8 + length + end):", "if size < (total := 8 + length + end):")
 NO_SIZE = ("if size != (total := 8 + length + end):", "if False and (total := 0):")
 LENGTH = ("not 2 <= length <= min(size - 8, HEADER_LIMIT)", "not 2 <= length")
-DIGEST = ("if _sealer(*_around(entries, METADATA))(metadata) != prefix + raw:", "if False:")
+DIGEST = ("if _header(entries, metadata) != prefix + raw:", "if False:")
 OFFSETS = ("""if repr(entries[name]["data_offsets"]) != f"[{begin}, {end}]":""", "if False:")
 SHORT = ("if got != len(part):", "if got > len(part):")
 KEYS = ("crc32.keys() != leaves.keys()", "False")
@@ -182,8 +182,8 @@ COPYING = """
 import io, sys
 from pathlib import Path
 from unittest import mock
-from numpy_ref import checkpoint
-from parity_tests import damage
+from numpy_ref.checkpoint import save_and_resume as checkpoint
+from parity_tests.checkpoint import damage
 
 def copying(file, arrays, manifest, write=checkpoint.write_container):
     whole = io.BytesIO()

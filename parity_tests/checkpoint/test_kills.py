@@ -101,5 +101,5 @@ def keeps_temporaries(way):
     ],
 )
 def test_a_writer_with_one_fault_is_caught(tmp_path, call):
-    answer = python("-c", f"from parity_tests import test_kills; test_kills.{call}", cwd=tmp_path)
+    answer = python("-c", f"from parity_tests.checkpoint import test_kills; test_kills.{call}", cwd=tmp_path)
     assert re.fullmatch(r"[1-9]\d* lost", answer.stdout), answer
