@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from numpy_ref.boundary import KINDS, ROWS, Row
 from numpy_ref.cli.options import given_settings
 from numpy_ref.config import RunConfig
 from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, flush, say, say_json, table, warn
+from numpy_ref.proof.boundary import KINDS, ROWS, Row
 
 
 def run_account(impl: Any, options: argparse.Namespace) -> int:

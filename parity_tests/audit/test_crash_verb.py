@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity_tests import crash as model
+from parity_tests.checkpoint import crash as model
 from parity_tests.commands import ROOT, strict_json
 from torch_port.audit import crash as verb
 from torch_port.audit.crash import LOST, NO_WAY_BACK, RESUMED, Report, causes, command, directory, disk, judge, points

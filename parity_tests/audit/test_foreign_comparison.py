@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: its files cannot be written")
 
-from parity_tests.audit.foreign_cases import (  # noqa: E402
+from parity_tests.audit.foreign_cases import (
     DTYPES,
     FLOATS,
     a_loop,
@@ -19,9 +19,9 @@ from parity_tests.audit.foreign_cases import (  # noqa: E402
     mutant_tests,
     tensor_of,
 )
-from parity_tests.commands import strict_json  # noqa: E402
-from parity_tests.strategies import small_data  # noqa: E402
-from torch_port import (  # noqa: E402
+from parity_tests.commands import strict_json
+from parity_tests.strategies import small_data
+from torch_port import (
     RunConfig,
     init_run,
     interop,
@@ -30,8 +30,8 @@ from torch_port import (  # noqa: E402
     snapshot,
     train_n_steps,
 )
-from torch_port.audit import foreign  # noqa: E402
-from torch_port.audit.foreign.distance import CHUNK  # noqa: E402
+from torch_port.audit import foreign
+from torch_port.audit.foreign.distance import CHUNK
 
 nn = torch.nn
 

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 
-from parity_tests.audit.foreign_cases import a_loop, mutant_tests  # noqa: E402
-from torch_port.audit import foreign  # noqa: E402
+from parity_tests.audit.foreign_cases import a_loop, mutant_tests
+from torch_port.audit import foreign
 
 
 def tells_the_kinds(module):

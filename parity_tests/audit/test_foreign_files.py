@@ -26,17 +26,17 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: its files cannot be written")
 
-import numpy_ref  # noqa: E402
-from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint  # noqa: E402
-from parity_tests.audit.foreign_cases import (  # noqa: E402
+import numpy_ref
+from numpy_ref.checkpoint.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
+from parity_tests.audit.foreign_cases import (
     DTYPES,
     a_loop,
     error_of,
     mutant_tests,
     tensor_of,
 )
-from parity_tests.strategies import small_data  # noqa: E402
-from torch_port.audit import foreign  # noqa: E402
+from parity_tests.strategies import small_data
+from torch_port.audit import foreign
 
 nn = torch.nn
 

@@ -9,8 +9,13 @@ from typing import Any, BinaryIO
 
 import torch
 
-from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint, IncompleteCheckpoint
-from numpy_ref.durable import replace_file
+from numpy_ref.checkpoint.container import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+    IncompleteCheckpoint,
+)
+from numpy_ref.checkpoint.durable import replace_file
 from torch_port.interop.errors import Path, fail, kind_of, refuse
 from torch_port.interop.recipe import RECIPE, faults_of_state_dicts, no_dicts, storable
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import NoReturn
 
-from numpy_ref.container import CheckpointError
+from numpy_ref.checkpoint.container import CheckpointError
 
 Path = str | PathLike[str]
 

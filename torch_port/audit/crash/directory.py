@@ -5,7 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
-from numpy_ref.container import CheckpointError
+from numpy_ref.checkpoint.container import CheckpointError
 from torch_port.audit.crash.disk import State
 from torch_port.audit.crash.hook import IGNORED
 

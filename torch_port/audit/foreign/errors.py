@@ -3,7 +3,7 @@
 import os
 from typing import NoReturn
 
-from numpy_ref.container import CheckpointError
+from numpy_ref.checkpoint.container import CheckpointError
 
 Path = str | os.PathLike[str]
 

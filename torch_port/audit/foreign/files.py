@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from numpy_ref.container import FORMAT, CheckpointError, CorruptCheckpoint
+from numpy_ref.checkpoint.container import FORMAT, CheckpointError, CorruptCheckpoint
 from torch_port.audit.foreign import archive, own, safetensors
 from torch_port.audit.foreign.errors import DAMAGED, Path, fail
 from torch_port.audit.foreign.leaf import Leaf

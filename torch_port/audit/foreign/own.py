@@ -9,8 +9,8 @@ their value.
 from collections.abc import Mapping
 from typing import Any
 
-from numpy_ref import checkpoint
-from numpy_ref.container import read_container
+from numpy_ref.checkpoint import save_and_resume as checkpoint
+from numpy_ref.checkpoint.container import read_container
 from torch_port.audit.foreign.errors import Path
 from torch_port.audit.foreign.leaf import Leaf
 from torch_port.interop import ADAM_SETTINGS, SGD_SETTINGS

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from numpy_ref.container import HEADER_LIMIT, CorruptCheckpoint
+from numpy_ref.checkpoint.container import HEADER_LIMIT, CorruptCheckpoint
 from numpy_ref.tree import printable
 from torch_port.audit.foreign.errors import DAMAGED, Path, fail, first_line
 from torch_port.audit.foreign.leaf import Leaf
