@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
 from parity_tests.zoo import proof
-from parity_tests.zoo.__main__ import cell_of_audit, summary  # noqa: E402
-from parity_tests.zoo.base import LOOPS  # noqa: E402
-from parity_tests.zoo.faulty_data import Streaming, Working  # noqa: E402
+from parity_tests.zoo.__main__ import cell_of_audit, summary
+from parity_tests.zoo.base import LOOPS
+from parity_tests.zoo.faulty_data import Streaming, Working
 
 AUDITED = (  # about one for each kind of state, and two sound ones
     *("CountsUpdatesAnew", "SetsTicksToEpoch", "StepsWhileLoading", "ForgetsTorchGenerator", "SkipsInEachEpoch"),
