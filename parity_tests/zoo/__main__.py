@@ -27,13 +27,13 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ALONE = threading.Lock()  # for a tool that runs loops in this process
 
 
-def cell_of_audit(name: str) -> Cell:
-    """What our audit says of a loop."""
+def cell_of_audit(name: str, workers: Any = None) -> Cell:
+    """What our audit says of a loop, in workers that several audits share if there are some."""
     from parity_tests.zoo.proof import LOOPS
     from torch_port.audit import audit
 
     loop = LOOPS[name]
-    report = audit(loop.target, at=(loop.at,) if loop.faulty else (7, 10), power=False)
+    report = audit(loop.target, at=(loop.at,) if loop.faulty else (7, 10), power=False, workers=workers)
     first = next((stop for stop in report.stops if not stop.holds), None)
     named = report.failure.phase if report.failure else ""
     if first is not None:
@@ -92,9 +92,7 @@ def versions() -> dict[str, str]:
 
     from parity_tests.zoo.others import installed
 
-    wanted = ("torch", "numpy", "lightning", "accelerate", "transformers")
-    packages = {one.name: one.version for one in metadata.distributions() if one.name in wanted}
-    packages = {name: packages[name] for name in wanted if name in packages}
+    packages = {name: metadata.version(name) for name in ("torch", "numpy")}
     return {"python": platform.python_version()} | packages | installed()
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from parity_tests.zoo import (  # noqa: F401 - they fill LOOPS
+    everything,
     faulty_data,
     faulty_elsewhere,
     faulty_model,
@@ -145,7 +146,7 @@ def _look(found: Picture, path: str, value: Any, names: dict[int, str], seen: se
     elif isinstance(value, (list, tuple)):
         for index, one in enumerate(value):
             _look(found, f"{path}[{index}]", one, names, seen)
-    elif isinstance(value, (LRScheduler, ReduceLROnPlateau)) or type(value).__module__.startswith(__package__):
+    elif isinstance(value, (LRScheduler, ReduceLROnPlateau)) or type(value).__module__.startswith("parity_tests."):
         for key, one in vars(value).items():
             if key not in NO_STATE:
                 _look(found, f"{path}.{key}", one, names, seen)

@@ -23,10 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 from parity_tests.zoo.base import (
     BATCH,
     SAMPLES,
-    Dropping,
     Loop,
-    Net,
-    Noisy,
     State,
     X,
     Y,
@@ -105,24 +102,6 @@ class Duel:
         for name, value in state.items():
             player, part = name.split(".")
             getattr(getattr(self, player), part).load_state_dict(value)
-
-
-@sound
-class SmallTransformer(Dropping):
-    """bfloat16 under autocast, a warm-up before a cosine."""
-
-    def make_model(self) -> nn.Module:
-        return nn.Sequential(nn.TransformerEncoderLayer(4, 2, 12, dropout=0.2), nn.Linear(4, 2))
-
-    def make_schedule(self) -> Any:
-        warm = lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=6)
-        return lr_scheduler.SequentialLR(
-            self.optimizer, [warm, lr_scheduler.CosineAnnealingLR(self.optimizer, 18)], [6]
-        )
-
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return super().loss(x, y)
 
 
 @sound
@@ -230,40 +209,6 @@ class ReadsOn(Loop):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.batches = self.open()
-
-
-class Queued(Net):
-    """An encoder, a slow copy of it, and a queue of keys with its pointer, all in one module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slow = copy.deepcopy(self.last).requires_grad_(False)
-        self.last = parametrizations.weight_norm(self.last)
-        self.register_buffer("queue", torch.zeros(2, 14))
-        self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        features = torch.selu(self.first(x))
-        q, k = functional.normalize(self.last(features)), functional.normalize(self.slow(features.detach()))
-        scores = torch.cat([(q * k).sum(1)[:, None], q @ self.queue.clone()], 1) * 4
-        self.queue[:, (torch.arange(len(k)) + self.pointer) % self.queue.shape[1]] = k.T
-        self.pointer += len(k)
-        return scores
-
-
-@sound
-class QueuesKeys(Noisy):
-    """The state of a queue in buffers, views from a generator of the loop's own."""
-
-    make_model = lambda self: Queued()  # noqa: E731
-    make_optimizer = lambda self: torch.optim.Adamax([*self.model.first.parameters(), *self.model.last.parameters()])  # noqa: E731
-
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return super().loss(x, torch.zeros_like(y))
-
-    def update(self, loss: torch.Tensor) -> None:
-        super().update(loss)
-        self.model.slow.weight.lerp_(self.model.last.weight.detach(), 0.1)
 
 
 @sound

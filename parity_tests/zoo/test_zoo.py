@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +13,7 @@ from parity_tests.zoo import proof
 from parity_tests.zoo.__main__ import cell_of_audit, summary
 from parity_tests.zoo.base import LOOPS
 from parity_tests.zoo.faulty_data import Streaming, Working
+from torch_port.audit.workers import Workers
 
 AUDITED = (  # about one for each kind of state, and two sound ones
     *("CountsUpdatesAnew", "SetsTicksToEpoch", "StepsWhileLoading", "ForgetsTorchGenerator", "SkipsInEachEpoch"),
@@ -41,12 +41,9 @@ def as_before():
 
 
 @pytest.fixture(scope="module")
-def cells(request):
-    """The audits of the loops that are asked for, two at once."""
-    names = [item.callspec.params["name"] for item in request.session.items if "cells" in item.fixturenames]
-    pool = ThreadPoolExecutor(2)
-    yield {name: pool.submit(cell_of_audit, name) for name in names}
-    pool.shutdown(cancel_futures=True)
+def workers():
+    with Workers() as shared:
+        yield shared
 
 
 def shows(loop, found):
@@ -108,8 +105,8 @@ def test_a_sound_loop_resumes_after_any_of_these_steps(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", campaign(LOOPS, AUDITED.__contains__))
-def test_the_audit_names_the_lost_state_first_and_finds_no_fault_in_a_sound_loop(cells, name):
-    cell, loop = cells[name].result(), LOOPS[name]
+def test_the_audit_names_the_lost_state_first_and_finds_no_fault_in_a_sound_loop(workers, name):
+    cell, loop = cell_of_audit(name, workers), LOOPS[name]
     assert cell["verdict"] == ("named" if loop.faulty else "sound"), cell
     assert cell["proved"] is loop.proved, cell
 
