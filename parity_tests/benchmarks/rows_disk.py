@@ -53,30 +53,30 @@ def ours() -> Format:
     return Format(dict, save, lambda path, _: read_container(path)[0])
 
 
+def written(write: Callable[[Any, Any], object]) -> Callable[[Path, Any], None]:
+    """A save that writes to an open file and waits until the disk has it."""
+
+    def save(path: Path, arrays: Any) -> None:
+        with open(path, "wb") as file:
+            write(file, arrays)
+            synchronise(file)
+
+    return save
+
+
 def plain() -> Format:
     """The bytes of the arrays one after the other, and nothing else."""
-
-    def save(path: Path, arrays: Arrays) -> None:
-        with open(path, "wb") as file:
-            for array in arrays.values():
-                file.write(array.data)
-            synchronise(file)
 
     def load(path: Path, arrays: Arrays) -> Arrays:
         with open(path, "rb") as file:
             return {name: np.fromfile(file, a.dtype, a.size).reshape(a.shape) for name, a in arrays.items()}
 
-    return Format(dict, save, load)
+    return Format(dict, written(lambda file, arrays: [file.write(array.data) for array in arrays.values()]), load)
 
 
 def torch_save() -> Format:
     torch = import_module("torch")
-
-    def save(path: Path, tensors: Any) -> None:
-        with open(path, "wb") as file:
-            torch.save(tensors, file)
-            synchronise(file)
-
+    save = written(lambda file, tensors: torch.save(tensors, file))
     return Format(_tensors, save, lambda path, _: torch.load(path, weights_only=True))
 
 
@@ -87,16 +87,11 @@ def torch_mapped() -> Format:
 
 
 def savez() -> Format:
-    def save(path: Path, arrays: Arrays) -> None:
-        with open(path, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            synchronise(file)
-
     def load(path: Path, _: Arrays) -> Arrays:
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
 
-    return Format(dict, save, load)
+    return Format(dict, written(lambda file, arrays: np.savez(file, **arrays)), load)
 
 
 def safetensors() -> Format:
