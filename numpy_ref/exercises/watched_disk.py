@@ -1,8 +1,7 @@
 """A directory whose calls are watched: what of a file a crash may leave, and errors where they can occur.
 
-At every call of Python's `os` the directory is looked at, and account is kept of what of it a disk must have by now.
-What was written is not on the disk before an fsync of that file, and a name may be any that it was since the last fsync
-of its directory.
+At every call of Python's `os` the directory is looked at, and `numpy_ref.proof.power_failure` keeps account of what of
+it a disk must have by now.
 """
 
 import errno
@@ -13,11 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from numpy_ref.exercises.exercise import Loss, expect
+from numpy_ref.proof.power_failure import DiskModel, Event, File
 
 CALLS = ("open", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "remove", "truncate", "close")
 NAME = "state.bin"
@@ -26,6 +26,20 @@ TAKEN = 1000  # bytes that os.write takes at most, as it may
 MOST = 5  # calls of one kind that are let fail, one at a time
 
 Hook = Callable[[str, Any], None]  # before a call: its name, and its first argument
+
+
+class WatchedFile(File):
+    """A file of the directory, kept open so that its number is not used twice."""
+
+    def __init__(self, path: str, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.stream = open(path, "rb", buffering=0)  # noqa: SIM115
+
+    def look(self) -> None:
+        """Take note of what a reader finds in it."""
+        found = os.pread(self.stream.fileno(), 1 << 20, 0)
+        self.changes = [] if found == self.durable else [(0, None), (0, found)]
 
 
 class Disk:
@@ -39,53 +53,58 @@ class Disk:
     def __init__(self, folder: str, hook: Hook = lambda call, argument: None) -> None:
         expect(os.name == "posix", "this exercise is about POSIX: Linux, macOS; elsewhere it cannot be graded")
         self.folder, self.path, self.hook, self.last = folder, os.path.join(folder, NAME), hook, "the start"
-        self.files: dict[int, BinaryIO] = {}  # all that were seen, kept open so that no number is used twice
-        self.durable: dict[int, bytes] = {}  # what of them is on disk
+        self.files: dict[int, WatchedFile] = {}  # all that were seen
         self.synchronised: list[str] = []  # what fsync was called for
         self.early: dict[int, int] = {}  # bytes that a file had when it was synchronised and was not complete
         self.cut: dict[int, tuple[int, int]] = {}  # where os.write took fewer bytes than it was given the last time
         self.old = self.standing()
-        self.named = [self.old]  # the files that may have the name after a crash
         self.stranger = False  # whether a file took the name that was not seen beside it before
         self.fault: Loss | None = None  # at the first moment at which a crash loses the file
-        self.look()
-        self.durable = {file: self.content(file) for file in self.files}
-        self.allowed = [NEW, self.durable[self.old] if self.old else None]
+        self.scan()
+        for file in self.files.values():
+            file.look()
+            file.synchronise()
+        self.model = DiskModel({NAME: self.files[self.old]} if self.old else {})
+        self.allowed = [NEW, self.files[self.old].durable if self.old else None]
 
     def standing(self) -> int | None:
         """The number of the file that has the name."""
         return os.stat(self.path).st_ino if os.path.exists(self.path) else None
 
-    def content(self, file: int) -> bytes:
-        """What a reader finds in a file."""
-        return os.pread(self.files[file].fileno(), 1 << 20, 0)
+    def scan(self) -> None:
+        """Take note of the files that are there."""
+        for entry in os.scandir(self.folder):
+            if entry.is_file() and entry.inode() not in self.files:
+                self.files[entry.inode()] = WatchedFile(entry.path, entry.inode())
 
     def look(self) -> None:
         """Take note of the files that are there, and of the one that has the name."""
         standing = self.standing()
-        if standing != self.named[-1]:
-            self.named.append(standing)
-            self.stranger |= standing is not None and standing not in self.files
-        for entry in os.scandir(self.folder):
-            if entry.is_file() and entry.inode() not in self.files:
-                self.files[entry.inode()] = open(entry.path, "rb", buffering=0)  # noqa: SIM115
-                self.durable[entry.inode()] = b""
+        self.stranger |= standing is not None and standing not in self.files
+        self.scan()
+        file = None if standing is None else self.files[standing]
+        if file is not self.model.names.get(NAME):
+            self.model.give(Event("rename", target=NAME), NAME, file)
 
     def crash(self) -> None:
         """Take note if the power may fail now and the file be none of those allowed."""
         self.look()
-        for file in [] if self.fault else self.named:
-            if file is None and None not in self.allowed:
-                self.lose("no file", "the old file was removed before the new one took its name; "
-                          "os.replace does both in one step")  # fmt: skip
-            elif file is not None and not (self.content(file) == self.durable[file] in self.allowed):
-                if file != self.old:
-                    sure = len(self.durable[file])
-                    self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file))
-                elif self.content(file) == self.durable[file]:
-                    self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
-                else:
-                    self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
+        for file in [] if self.fault else self.model.values(NAME):
+            if not isinstance(file, WatchedFile):
+                if None not in self.allowed:
+                    self.lose("no file", "the old file was removed before the new one took its name; "
+                              "os.replace does both in one step")  # fmt: skip
+                continue
+            file.look()
+            if not file.changes and file.durable in self.allowed:
+                continue
+            if file.number != self.old:
+                sure = len(file.durable)
+                self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file.number))
+            elif not file.changes:
+                self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
+            else:
+                self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
 
     def lose(self, found: str, cause: str) -> None:
         """Keep the first fault."""
@@ -108,11 +127,13 @@ class Disk:
         """What an fsync does, to the account alone."""
         number = os.fstat(file).st_ino
         if number in self.files:
-            self.durable[number] = self.content(number)
-            if self.durable[number] != NEW:
-                self.early[number] = len(self.durable[number])
+            known = self.files[number]
+            known.look()
+            known.synchronise()
+            if known.durable != NEW:
+                self.early[number] = len(known.durable)
         elif number == os.stat(self.folder).st_ino:
-            del self.named[:-1]
+            self.model.apply(Event("fsync directory"))
         self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
                                  else "a file")  # fmt: skip
 
@@ -155,7 +176,7 @@ class Disk:
             for space, name, real, _ in changed:
                 space[name] = real
             for file in self.files.values():
-                file.close()
+                file.stream.close()
 
 
 def short_write(taken: int, given: int) -> str:
