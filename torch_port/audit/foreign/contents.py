@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from numpy_ref.tree import printable
-from torch_port.audit.foreign.errors import Path
 from torch_port.audit.foreign.files import Foreign, read
-from torch_port.audit.foreign.leaf import Leaf
-from torch_port.audit.foreign.recognition import KINDS
-from torch_port.audit.foreign.text import aligned, plain
+from torch_port.audit.foreign.leaves import KINDS, Leaf
+from torch_port.interop.errors import Path
 
 LACKS = {
     "model": "no model: there are no weights to go on from",
@@ -176,3 +174,14 @@ def _short(leaf: Leaf) -> str:
     if leaf.form == "tensor" and leaf.shape == ():
         return f"{leaf.value.item()!r}"
     return str(leaf)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with their cells below one another."""
+    widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON has."""
+    return value if value is None or type(value) in (bool, int, float, str) else printable(repr(value))
