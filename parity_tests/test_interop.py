@@ -28,9 +28,6 @@ from numpy_ref.precision import ScalerState  # noqa: E402
 from numpy_ref.tree import flatten  # noqa: E402
 from torch_port import interop  # noqa: E402
 from torch_port.interop import (  # noqa: E402
-    general as files,
-)
-from torch_port.interop import (
     load_general,
     load_into_stock,
     save_general,
@@ -39,10 +36,8 @@ from torch_port.interop import (
     tree_from_general,
     trees,
 )
-from torch_port.interop import (
-    objects as stock,
-)
 
+files, stock = interop.general, interop.objects
 nn = torch.nn
 
 
@@ -455,10 +450,7 @@ def test_a_tied_parameter_has_both_names_in_the_model_and_one_in_the_optimizer()
     assert compare(tree, state_from_stock(other, others)).holds
     assert other[2].weight is other[0].weight
     tree["model"]["2.weight"] += 1
-    with pytest.raises(
-        ValueError, match=r"model/2\.weight: expected the value of 0\.weight, to which the model ties it"
-    ):
-        load_into_stock(tree, other, others)
+    assert refused("load_into_stock", load_into_stock, tree, other, others)[0] == ["model/2.weight"]
 
 
 def test_frozen_parameters_that_the_optimizer_does_not_have_get_no_moments():
@@ -605,70 +597,42 @@ def lazy_linear():
 
 
 SGD_RUN = {**MOMENTUM, "scheduler": None, "scaler": None}
-UNREADABLE = {
-    "no module": (lambda: replaced(model=3), "model: expected a torch.nn.Module, found int"),
-    "another optimizer": (
-        lambda: other_optimizer(torch.optim.RMSprop),
-        "Adam, AdamW or SGD, found torch.optim.rmsprop.RMSprop",
-    ),
-    "a subclass": (
-        lambda: other_optimizer(Subclass),
-        "optimizer: expected torch.optim.Adam, AdamW or SGD, found .*Sub",
-    ),
-    "another scheduler": (lambda: other_scheduler(exponential), "schedule: expected .*StepLR, found ExponentialLR"),
-    "a scheduler elsewhere": (lambda: other_scheduler(step_lr, stranger()), "found one of another"),
-    "a scheduler alone": (lambda: replaced(optimizer=None), "found one of another"),
-    "no scaler": (lambda: replaced(scaler=3), "scaler: expected a torch.amp.GradScaler, found int"),
-    "a disabled scaler": (
-        lambda: replaced(scaler=torch.amp.GradScaler("cpu", enabled=False)),
-        r"enabled GradScaler, found \{\}; leave it out",
-    ),
-    "within a step": (within_a_step, r"scaler: expected a scaler whose update\(\) has ended the step"),
-    "a foreign parameter": (
-        foreign,
-        r"param_groups\[1\]\['params'\]\[0\] of shape \(3,\) is no parameter of the model",
-    ),
-    "state of no parameter": (lambda: with_state_of_none(), "optimizer: state of parameter .*, which is in no group"),
-    "updates that differ": (without_entry, r"found 0 for 0\.weight; 2 for 0\.bias, 1\.weight, .*leave parameters that"),
-    "a buffer missing": (lambda: without_entry(**SGD_RUN), r"found none for 0\.weight; leave parameters that"),
-    "a fraction of a step": (lambda: with_entry({"step": torch.tensor(1.5)}), r"optimizer/t: .* found tensor\(1\.50"),
-    "a negative step": (lambda: with_entry({"step": torch.tensor(-1.0)}), "optimizer/t: expected a count"),
-    "no step": (lambda: with_entry({"step": "2"}), "optimizer/t: expected a count"),
-    "a step that stands": (lambda: with_entry({"step": torch.tensor(2.0**24)}), "below the type's last exact one"),
-    "unknown state": (
-        lambda: with_entry({"drift": 3}),
-        r"optimizer: 0\.weight: expected exp_avg, .* found drift, exp_avg",
-    ),
-    "amsgrad switched on": (
-        lambda: with_group(amsgrad=True),
-        r"0\.weight: expected exp_avg, exp_avg_sq, max_exp_avg_sq",
-    ),
-    "amsgrad in one group": (mixed_amsgrad, "expected amsgrad in all parameter groups or in none, found both"),
-    "buffers, no momentum": (lambda: momentum_off(), "expected no momentum_buffer without momentum, found those of 0"),
-    "a moment of another type": (
-        lambda: with_entry({"exp_avg": torch.zeros(7, 7, dtype=torch.float64)}),
-        r"optimizer/m/0\.weight: expected float32 \(7, 7\), found float64 \(7, 7\)",
-    ),
-    "two rates": (two_rates, r"schedule/rate: expected one plain learning rate in all .* found \[0\.03\d*, 0\.5\]"),
-    "a rate that is a tensor": (lambda: with_group(lr=torch.tensor(0.1)), r"found \[tensor\(0\.1000\)\]"),
-    "bfloat16": (
-        lambda: of_model(lambda m: m.bfloat16()),
-        r"model/0\.bias: .*bfloat16(.|\n)*model/0\.weight: .*bfloat16",
-    ),
-    "a sparse buffer": (
-        lambda: of_model(lambda m: m.register_buffer("s", torch.eye(2).to_sparse())),
-        r"model/s: expected a dense tensor of a type that NumPy has, found torch.float32 of layout torch.sparse_coo",
-    ),
-    "a model without numbers": (lambda: of_model(lambda m: m.to("meta")), "model/0.bias: .* on meta"),
-    "a lazy parameter": (
-        lambda: of_model(lambda m: m.append(lazy_linear())),
-        r"model/1\.weight: expected an initialised tensor, found a lazy one; run the module once first",
-    ),
-    "extra state": (
-        lambda: of_model(lambda m: m.append(WithExtraState(2, 2, device="meta").to_empty(device="cpu"))),
-        r"model/1\._extra_state: expected a tensor, found dict",
-    ),
+DISABLED = torch.amp.GradScaler("cpu", enabled=False)
+UNREADABLE = {  # what is made, and the leaves that are named
+    "no module": (lambda: replaced(model=3), "model"),
+    "another optimizer": (lambda: other_optimizer(torch.optim.RMSprop), "optimizer"),
+    "a subclass": (lambda: other_optimizer(Subclass), "optimizer"),
+    "another scheduler": (lambda: other_scheduler(exponential), "schedule"),
+    "a scheduler elsewhere": (lambda: other_scheduler(step_lr, stranger()), "schedule"),
+    "a scheduler alone": (lambda: replaced(optimizer=None), "schedule"),
+    "no scaler": (lambda: replaced(scaler=3), "scaler"),
+    "a disabled scaler": (lambda: replaced(scaler=DISABLED), "scaler"),
+    "within a step": (within_a_step, "scaler"),
+    "a foreign parameter": (foreign, "optimizer"),
+    "state of no parameter": (lambda: with_state_of_none(), "optimizer"),
+    "updates that differ": (without_entry, "optimizer/t"),
+    "a buffer missing": (lambda: without_entry(**SGD_RUN), "optimizer/momentum_buffer"),
+    "a fraction of a step": (lambda: with_entry({"step": torch.tensor(1.5)}), "optimizer/t"),
+    "a negative step": (lambda: with_entry({"step": torch.tensor(-1.0)}), "optimizer/t"),
+    "no step": (lambda: with_entry({"step": "2"}), "optimizer/t"),
+    "a step that stands": (lambda: with_entry({"step": torch.tensor(2.0**24)}), "optimizer/t"),
+    "unknown state": (lambda: with_entry({"drift": 3}), "optimizer"),
+    "amsgrad switched on": (lambda: with_group(amsgrad=True), "optimizer/t optimizer"),
+    "amsgrad in one group": (mixed_amsgrad, "optimizer"),
+    "buffers, no momentum": (lambda: momentum_off(), "optimizer"),
+    "a moment of another type": (lambda: with_entry({"exp_avg": torch.zeros(7, 7).double()}), "optimizer/m/0.weight"),
+    "two rates": (two_rates, "schedule/rate"),
+    "a rate that is a tensor": (lambda: with_group(lr=torch.tensor(0.1)), "schedule/rate"),
+    "bfloat16": (lambda: of_model(lambda m: m.bfloat16()), "model/0.bias model/0.weight"),
+    "a sparse buffer": (lambda: of_model(lambda m: m.register_buffer("s", torch.eye(2).to_sparse())), "model/s"),
+    "a model without numbers": (lambda: of_model(lambda m: m.to("meta")), "model/0.bias model/0.weight"),
+    "a lazy parameter": (lambda: of_model(lambda m: m.append(lazy_linear())), "model/1.bias model/1.weight"),
+    "extra state": (lambda: of_model(lambda m: m.append(with_extra_state())), "model/1._extra_state"),
 }
+
+
+def with_extra_state():
+    return WithExtraState(2, 2, device="meta").to_empty(device="cpu")
 
 
 def with_state_of_none():
@@ -683,35 +647,42 @@ def momentum_off():
     return live
 
 
-@pytest.mark.parametrize(("live", "message"), UNREADABLE.values(), ids=UNREADABLE)
-def test_state_that_the_tree_has_no_place_for_is_refused_by_name(live, message):
+def refused(where, function, *arguments, **named):
+    """The leaves that a refusal names, and what it says of them."""
+    with pytest.raises(ValueError, match="nothing was done; mend each of these:") as caught:
+        function(*arguments, **named)
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith(f"{where}: ")
+    return [line.strip().partition(": ")[0] for line in lines], str(caught.value)
+
+
+@pytest.mark.parametrize(("live", "leaves"), UNREADABLE.values(), ids=UNREADABLE)
+def test_state_that_the_tree_has_no_place_for_is_refused_by_name(live, leaves):
     live = live()
-    with pytest.raises(ValueError, match=message) as caught:
-        state_from_stock(*objects(live), t=getattr(live, "t", None))
-    assert str(caught.value).startswith("state_from_stock: nothing was done; mend each of these:\n    ")
+    named, _ = refused("state_from_stock", state_from_stock, *objects(live), t=getattr(live, "t", None))
+    assert list(dict.fromkeys(named)) == leaves.split()
 
 
 @pytest.mark.parametrize(
-    ("run", "steps", "t", "message"),
+    ("run", "steps", "t", "found"),
     [
-        (SGD_RUN, 2, None, "stock SGD does not count its updates, and has made some: give t, the number of completed"),
-        (SGD_RUN, 2, 0, "stock SGD does not count its updates, and has made some: give t"),
-        (SGD_RUN, 0, 2, "expected 0, for there is no momentum_buffer yet, found 2 as given"),
-        (SGD_RUN | {"options": {"lr": 0.1}}, 0, None, "stock SGD does not count its updates"),
-        ({}, 2, 3, "optimizer/t: expected 3 as given, found 2"),
-        ({}, 2, 2.0, "state_from_stock: t: expected an integer from 0 to .*, found 2.0"),
-        ({}, 2, True, "state_from_stock: t: expected an integer from 0 to .*, found True"),
+        (SGD_RUN, 2, None, "give t"),
+        (SGD_RUN, 2, 0, "give t"),
+        (SGD_RUN, 0, 2, "found 2"),
+        (SGD_RUN | {"options": {"lr": 0.1}}, 0, None, "give t"),
+        ({}, 2, 3, "found 2"),
+        ({}, 2, 2.0, "found 2.0"),
+        ({}, 2, True, "found True"),
     ],
 )
-def test_a_count_is_not_guessed_and_must_agree_with_what_is_known(run, steps, t, message):
+def test_a_count_is_not_guessed_and_must_agree_with_what_is_known(run, steps, t, found):
     live = train(build(run_of(**run)), steps)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"\bt: .*{found}"):
         state_from_stock(*objects(live), t=t)
 
 
 def test_a_count_needs_an_optimizer():
-    with pytest.raises(ValueError, match="t: given, but no optimizer is"):
-        state_from_stock(nn.Identity(), t=3)
+    assert refused("state_from_stock", state_from_stock, nn.Identity(), t=3)[0] == ["t"]
 
 
 def changed(part, **changes):
@@ -730,101 +701,77 @@ def of_weights(change):
     return lambda tree: tree | {"model": change(tree["model"])}
 
 
-UNLOADABLE = {
-    "a state of another kind": (
-        lambda t: optim.ScheduleState(0, 0.1),
-        "tree: expected a dict of its parts, found Sched",
-    ),
-    "a part missing": (without("scaler"), "scaler: missing in the tree, but its object is given"),
-    "a part too many": (lambda t: t | {"best": 3}, "best: in the tree, but no object for it is given"),
-    "a weight missing": (of_weights(without("0.weight")), r"model/0\.weight: missing"),
-    "a weight too many": (of_weights(lambda m: m | {"9.weight": m["0.weight"]}), r"model/9\.weight: not expected"),
-    "a weight of another shape": (
-        of_weights(lambda m: m | {"0.weight": m["0.weight"][:2]}),
-        r"model/0\.weight: expected float32 \(7, 7\), found float32 \(2, 7\)",
-    ),
-    "a weight of another type": (
-        of_weights(lambda m: {name: x.astype(np.float64) for name, x in m.items()}),
-        r"0\.bias: expected float32 \(7,\), found float64(.|\n)*batches_tracked: expected int64 \(\), found float64",
-    ),
-    "a weight of another byte order": (
-        of_weights(lambda m: m | {"0.weight": m["0.weight"].astype(">f4")}),
-        r"model/0\.weight: expected float32 \(7, 7\), found >f4",
-    ),
-    "a weight that is a list": (
-        of_weights(lambda m: m | {"0.bias": [0.0]}),
-        r"0\.bias: expected float32 .* found list",
-    ),
-    "no weights": (lambda t: t | {"model": None}, "model: expected a dict of arrays, found NoneType"),
-    "another optimizer's state": (lambda t: t | {"optimizer": optim.SGDState(0, {})}, "expected AdamState, found SGDS"),
-    "a plain tuple": (lambda t: t | {"optimizer": tuple(t["optimizer"])}, "optimizer: expected AdamState, found tuple"),
-    "a moment missing": (of_moments("v", without("0.bias")), r"optimizer/v/0\.bias: missing"),
-    "a moment too many": (of_moments("m", lambda m: m | {"z": m["0.bias"]}), "optimizer/m/z: not expected"),
-    "moments without amsgrad": (of_moments("v_max", lambda m: m | {"z": np.zeros(1)}), "optimizer/v_max/z: not expe"),
-    "a negative count": (changed("optimizer", t=-1), "optimizer/t: expected an int from 0 to .* found -1"),
-    "a count that is a float": (changed("optimizer", t=2.0), "optimizer/t: expected an int from 0 to .* found 2.0"),
-    "a count that is a boolean": (changed("optimizer", t=True), "optimizer/t: expected an int from 0 to .* found True"),
-    "no schedule": (lambda t: t | {"schedule": 3}, "schedule: expected ScheduleState, found int"),
-    "a negative tick": (changed("schedule", tick=-1), "schedule/tick: expected an int >= 0, found -1"),
-    "no rate": (changed("schedule", rate=float("nan")), "schedule/rate: expected a finite float >= 0, found nan"),
-    "no scale": (lambda t: t | {"scaler": 3.0}, "scaler: expected ScalerState, found float"),
-    "a scale beyond float32": (
-        changed("scaler", scale=0.1),
-        "scaler/scale: expected a finite float32 number >= 0, found 0",
-    ),
-    "an infinite scale": (changed("scaler", scale=float("inf")), "scaler/scale: expected a finite float32 number"),
-    "a negative tracker": (changed("scaler", growth_tracker=-1), "scaler/growth_tracker: expected an int from 0"),
+WEIGHT = "model/0.weight"
+UNLOADABLE = {  # what is changed, and the leaf that is named
+    "a part missing": (without("scaler"), "scaler"),
+    "a part too many": (lambda t: t | {"best": 3}, "best"),
+    "a weight missing": (of_weights(without("0.weight")), WEIGHT),
+    "a weight too many": (of_weights(lambda m: m | {"9.weight": m["0.weight"]}), "model/9.weight"),
+    "a weight of another shape": (of_weights(lambda m: m | {"0.weight": m["0.weight"][:2]}), WEIGHT),
+    "a weight of another type": (of_weights(lambda m: m | {"0.weight": m["0.weight"].astype("f8")}), WEIGHT),
+    "a weight of another byte order": (of_weights(lambda m: m | {"0.weight": m["0.weight"].astype(">f4")}), WEIGHT),
+    "a weight that is a list": (of_weights(lambda m: m | {"0.weight": [0.0]}), WEIGHT),
+    "no weights": (lambda t: t | {"model": None}, "model"),
+    "another optimizer's state": (lambda t: t | {"optimizer": optim.SGDState(0, {})}, "optimizer"),
+    "a plain tuple": (lambda t: t | {"optimizer": tuple(t["optimizer"])}, "optimizer"),
+    "a moment missing": (of_moments("v", without("0.bias")), "optimizer/v/0.bias"),
+    "a moment too many": (of_moments("m", lambda m: m | {"z": m["0.bias"]}), "optimizer/m/z"),
+    "moments without amsgrad": (of_moments("v_max", lambda m: m | {"z": np.zeros(1)}), "optimizer/v_max/z"),
+    "a negative count": (changed("optimizer", t=-1), "optimizer/t"),
+    "a count that is a float": (changed("optimizer", t=2.0), "optimizer/t"),
+    "a count that is a boolean": (changed("optimizer", t=True), "optimizer/t"),
+    "no moments yet": (changed("optimizer", t=0), "optimizer/t"),
+    "no schedule": (lambda t: t | {"schedule": 3}, "schedule"),
+    "a negative tick": (changed("schedule", tick=-1), "schedule/tick"),
+    "no rate": (changed("schedule", rate=float("nan")), "schedule/rate"),
+    "no scale": (lambda t: t | {"scaler": 3.0}, "scaler"),
+    "a scale beyond float32": (changed("scaler", scale=0.1), "scaler/scale"),
+    "an infinite scale": (changed("scaler", scale=float("inf")), "scaler/scale"),
+    "a negative tracker": (changed("scaler", growth_tracker=-1), "scaler/growth_tracker"),
 }
 
 
-@pytest.mark.parametrize(("change", "message"), UNLOADABLE.values(), ids=UNLOADABLE)
-def test_a_tree_that_does_not_fit_is_refused_by_name_and_changes_nothing(change, message):
-    tree, other = tree_of(train(build(run_of()), 3)), train(build(run_of(), seed=1), 1)
+def left_alone(tree, other):
+    """The leaves that a refusal to load names; nothing has changed."""
     before = digest(everything(other))
-    with pytest.raises(ValueError, match=message):
-        load_into_stock(change(tree), *objects(other))
+    leaves, _ = refused("load_into_stock", load_into_stock, tree, *objects(other))
     assert digest(everything(other)) == before
+    return leaves
+
+
+@pytest.mark.parametrize(("change", "leaf"), UNLOADABLE.values(), ids=UNLOADABLE)
+def test_a_tree_that_does_not_fit_is_refused_by_name_and_changes_nothing(change, leaf):
+    tree, other = tree_of(train(build(run_of()), 3)), train(build(run_of(), seed=1), 1)
+    assert left_alone(change(tree), other) == [leaf]
 
 
 def test_all_that_does_not_fit_is_named_at_once():
     tree, other = tree_of(train(build(run_of()), 3)), build(run_of(), seed=1)
     for name in ("a weight missing", "a moment missing", "a negative tick", "an infinite scale"):
         tree = UNLOADABLE[name][0](tree)
-    with pytest.raises(ValueError, match="nothing was done") as caught:
-        load_into_stock(tree, *objects(other))
-    assert [line.split(": ")[0].strip() for line in str(caught.value).splitlines()[1:]] == [
-        "model/0.weight", "optimizer/v/0.bias", "scaler/scale", "schedule/tick",
-    ]  # fmt: skip
+    assert left_alone(tree, other) == [WEIGHT, "optimizer/v/0.bias", "scaler/scale", "schedule/tick"]
+    assert left_alone(optim.ScheduleState(0, 0.1), other) == ["tree"]
 
 
 @pytest.mark.parametrize(
-    ("prepare", "change", "message"),
+    ("prepare", "change", "leaf"),
     [
-        (lambda: with_group(amsgrad=True), lambda t: t, r"optimizer/v_max/0\.bias: missing"),
-        (lambda: replaced(scaler=torch.amp.GradScaler("cpu", enabled=False)), lambda t: t, "found a disabled one"),
-        (lambda: with_group(lr=torch.tensor(0.1)), lambda t: t, "expected plain learning rates in the optimizer"),
-        (lambda: with_group(fused=True), changed("optimizer", t=2**24), "expected below 16777216 for a fused"),
-        (lambda: train(build(run_of(**MOMENTUM)), 1), lambda t: t, "optimizer: expected SGDState, found AdamState"),
-        (mixed_amsgrad, lambda t: t, "expected amsgrad in all parameter groups or in none"),
-        (within_a_step, lambda t: t, "expected a scaler whose update"),
+        (lambda: with_group(amsgrad=True), lambda t: t, "optimizer/v_max/0.bias"),
+        (lambda: replaced(scaler=DISABLED), lambda t: t, "scaler"),
+        (lambda: with_group(lr=torch.tensor(0.1)), lambda t: t, "schedule/rate"),
+        (lambda: with_group(fused=True), changed("optimizer", t=2**24), "optimizer/t"),
+        (lambda: train(build(run_of(**MOMENTUM)), 1), lambda t: t, "optimizer"),
+        (mixed_amsgrad, lambda t: t, "optimizer"),
+        (within_a_step, lambda t: t, "scaler"),
     ],
 )
-def test_objects_that_cannot_take_the_tree_are_left_as_they_are(prepare, change, message):
-    tree, other = change(tree_of(train(build(run_of()), 3))), prepare()
-    before = digest(everything(other))
-    with pytest.raises(ValueError, match=message):
-        load_into_stock(tree, *objects(other))
-    assert digest(everything(other)) == before
+def test_objects_that_cannot_take_the_tree_are_left_as_they_are(prepare, change, leaf):
+    assert left_alone(change(tree_of(train(build(run_of()), 3))), prepare())[0] == leaf
 
 
-@pytest.mark.parametrize("changes", [SGD_RUN, {}], ids=["SGD", "Adam"])
-def test_moments_before_the_first_update_are_a_contradiction(changes):
-    live = train(build(run_of(**changes)), 2)
-    tree = changed("optimizer", t=0)(tree_of(live))
-    with pytest.raises(
-        ValueError, match="optimizer/t: expected more than 0, for the moments are not all zero, found 0"
-    ):
-        load_into_stock(tree, *objects(live))
+def test_buffers_before_the_first_update_are_a_contradiction():
+    live = train(build(run_of(**SGD_RUN)), 2)
+    assert left_alone(changed("optimizer", t=0)(tree_of(live)), live) == ["optimizer/t"]
 
 
 # General checkpoints
