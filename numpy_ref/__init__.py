@@ -7,19 +7,16 @@
     run = resume_from_full_checkpoint("run.safetensors", data)              # goes on, bit for bit
     run = resume_from_weights_only("run.safetensors", data, RunConfig())    # another run on the same weights
 
-The rooms:
-
-    train, optim, model, recompute                  the run and its state; one step; gradient checkpointing
-    config, checks, tree                            settings, and the names of leaves
-    rng, noise, data, data_files                    streams, draws by key, samples and their order, users' files
-    checkpoint, store, background                   state to file; a directory of them; saves beside training
-    container, chunks, durable, disk                the format, its bytes, safe writes, the system's calls
-    interrupt                                       signals
-    arithmetic, elementary, rounding, fixedpoint    every result rounded once
-    equivalence, laws, boundary                     what equal means, what a resume must hold, what is promised
-    precision, accounting                           16 bits; bytes and FLOPs
-    cli, console, demo, walk, exercises             commands, what they print, what they show and teach
-    figure, drawing, number_line                    pictures
+    train, model, optim       the run and its loop; one pass forward and back; one update
+    rng, noise, data          random streams; draws by key; samples, their order and the position in it
+    config, tree, checks      settings; names of leaves; checks of arguments
+    machine                   all that native bits may depend on
+    arithmetic                every result rounded once
+    checkpoint                a run to a file and back; atomic writes; a directory of checkpoints
+    proof                     equality, the laws about resuming, and the declared boundary
+    accounting                bytes and FLOPs of a step
+    exercises                 exercises and their grader
+    cli, console, interrupt   commands, output, signals
 
 Example:
     >>> from numpy_ref import RunConfig, init_run, load_data, train_n_steps
@@ -28,8 +25,13 @@ Example:
     3
 """
 
-from numpy_ref.boundary import environment
-from numpy_ref.checkpoint import (
+from numpy_ref.checkpoint.container import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+    IncompleteCheckpoint,
+)
+from numpy_ref.checkpoint.save_and_resume import (
     read_checkpoint,
     resume_from_full_checkpoint,
     resume_from_weights_only,
@@ -37,8 +39,8 @@ from numpy_ref.checkpoint import (
     save_weights,
 )
 from numpy_ref.config import RunConfig
-from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint, IncompleteCheckpoint
 from numpy_ref.data import Dataset, init_dataset, load_data
+from numpy_ref.machine import environment
 from numpy_ref.train import Evaluation, Run, RunState, StepRecord, evaluate, init_run, restore, snapshot, train_n_steps
 
 __all__ = [

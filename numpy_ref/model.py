@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpy_ref import arithmetic
-from numpy_ref.arithmetic import Arithmetic
+from numpy_ref.arithmetic import operations as arithmetic
+from numpy_ref.arithmetic.operations import Arithmetic
+from numpy_ref.arithmetic.rounding import STORAGE, cast
 from numpy_ref.precision import check_precision
 from numpy_ref.rng import draw_bernoulli, draw_uniform
-from numpy_ref.rounding import STORAGE, cast
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]

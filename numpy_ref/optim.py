@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpy_ref.arithmetic import Arithmetic, cos_pi, power
+from numpy_ref.arithmetic.operations import Arithmetic, cos_pi, power
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -86,7 +86,7 @@ def adam_step(
         rounds differently.
 
     Example:
-        >>> from numpy_ref.arithmetic import REPRODUCIBLE
+        >>> from numpy_ref.arithmetic.operations import REPRODUCIBLE
         >>> w, g = {"w": np.ones(2, np.float32)}, {"w": np.array([3, -5], np.float32)}
         >>> w, state = adam_step(w, init_adam(w), g, REPRODUCIBLE, learning_rate=0.25)
         >>> w["w"], state.t

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from numpy_ref.arithmetic.fixedpoint import FORMATS
+from numpy_ref.arithmetic.rounding import PLAIN, STORAGE
 from numpy_ref.checks import number, whole_number
-from numpy_ref.fixedpoint import FORMATS
-from numpy_ref.rounding import PLAIN, STORAGE
 
 __all__ = [
     "ScalerState",

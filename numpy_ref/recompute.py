@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_ref import model as network
-from numpy_ref.arithmetic import Arithmetic
+from numpy_ref.arithmetic.operations import Arithmetic
 from numpy_ref.checks import whole_number
 from numpy_ref.precision import check_precision
 from numpy_ref.rng import StreamState, generator_from, stream_state

@@ -16,7 +16,7 @@ import numpy as np
 from numpy_ref import data as data_module
 from numpy_ref import model as network
 from numpy_ref import optim, recompute
-from numpy_ref.arithmetic import Arithmetic, arithmetic_named, check_subnormals
+from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
 from numpy_ref.precision import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from numpy_ref import data as data_module
-from numpy_ref.laws import lose
+from numpy_ref.proof.laws import lose
 from numpy_ref.rng import WORDS
 from numpy_ref.train import Run, RunState
 from numpy_ref.tree import copy_tree, flatten, map_leaves

@@ -8,17 +8,11 @@
 New runs live on torch's default device: `with torch.device("cuda"): run = init_run(...)`, or `on_device("cuda")`. The
 names below are fetched when they are used, so that help, `inspect` and `verify` start without torch.
 
-The rooms; what has the name of a room of `numpy_ref` is its twin, and files and verdicts are there alone:
+A module has the name of its twin in `numpy_ref`. Files and verdicts are handled there alone. PyTorch's alone are:
 
-    train, optim, model, data, recompute            the run and its state, as PyTorch's objects; one step; its loader
-    rng, noise                                      streams, and draws by key
-    checkpoint                                      a run to file and back
-    arithmetic, elementary, rounding                every result rounded once
-    precision, accounting                           16 bits; bytes and FLOPs
-    boundary, measures, variants                    what is promised, measured here, on the machines within this one
-    interop                                         stock objects, and the `.tar` of PyTorch's recipe
-    audit                                           any training loop: does it resume?
-    exercises                                       what a learner writes in PyTorch
+    proof           the rows of the boundary measured here, also in other variants of a process
+    interop         stock objects, and the `.tar` of PyTorch's recipe
+    audit           any training loop: does it resume?
 """
 
 from importlib import import_module
@@ -39,13 +33,14 @@ if TYPE_CHECKING:
         load_data,
         read_checkpoint,
     )
-    from torch_port.boundary import check_boundary, environment, on_device
     from torch_port.checkpoint import (
         resume_from_full_checkpoint,
         resume_from_weights_only,
         save_checkpoint,
         save_weights,
     )
+    from torch_port.machine import environment, on_device
+    from torch_port.proof import check_boundary
     from torch_port.train import Run, evaluate, init_run, restore, snapshot, train_n_steps
 
 __all__ = [
@@ -84,7 +79,8 @@ _HOMES = {
         "save_checkpoint",
         "save_weights",
     ),
-    "torch_port.boundary": ("check_boundary", "environment", "on_device"),
+    "torch_port.machine": ("environment", "on_device"),
+    "torch_port.proof": ("check_boundary",),
 }
 
 

@@ -36,7 +36,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from torch_port import recompute as checkpointing
 from torch_port import train
-from torch_port.arithmetic import arithmetic_named
+from torch_port.arithmetic.operations import arithmetic_named
 from torch_port.checkpoint import save_checkpoint
 from torch_port.model import cross_entropy, draw_masks
 

@@ -6,13 +6,13 @@ the reference's state a run on its way in. So a run saved in one package is resu
 
 from os import PathLike
 
-from numpy_ref import checkpoint as files
 from numpy_ref import train as reference
-from numpy_ref.checkpoint import Checkpoint, read_checkpoint
+from numpy_ref.checkpoint import save_and_resume as files
+from numpy_ref.checkpoint.save_and_resume import Checkpoint, read_checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from torch_port import train
-from torch_port.boundary import environment
+from torch_port.machine import environment
 from torch_port.train import Run
 
 __all__ = [

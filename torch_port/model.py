@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from numpy_ref.model import NORM_EPS, NORM_MOMENTUM
 from numpy_ref.precision import check_precision
-from torch_port.arithmetic import REPRODUCIBLE, Arithmetic
+from torch_port.arithmetic.operations import REPRODUCIBLE, Arithmetic
+from torch_port.arithmetic.rounding import STORAGE
 from torch_port.rng import draw_bernoulli, draw_uniform
-from torch_port.rounding import STORAGE
 
 
 class Linear(nn.Linear):

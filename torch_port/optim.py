@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, StepLR
 
-from torch_port.arithmetic import REPRODUCIBLE, Arithmetic, cos_pi, power
+from torch_port.arithmetic.operations import REPRODUCIBLE, Arithmetic, cos_pi, power
 
 Parameters = Iterable[torch.nn.Parameter]
 

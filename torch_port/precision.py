@@ -21,7 +21,7 @@ from numpy_ref.precision import (
     init_scaler,
     scaler_step,
 )
-from torch_port.rounding import STORAGE, round_to
+from torch_port.arithmetic.rounding import STORAGE, round_to
 
 __all__ = [
     "ScalerState",

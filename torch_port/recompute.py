@@ -15,8 +15,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from numpy_ref.recompute import segments_of, square_root_rule
+from torch_port.arithmetic.rounding import STORAGE
 from torch_port.model import MLP, BatchNorm, draw_masks
-from torch_port.rounding import STORAGE
 
 __all__ = ["forward", "segments_of", "square_root_rule"]
 

@@ -25,7 +25,7 @@ from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
 from numpy_ref.tree import copy_tree
 from torch_port import model as network
 from torch_port import optim, recompute
-from torch_port.arithmetic import arithmetic_named, check_subnormals
+from torch_port.arithmetic.operations import arithmetic_named, check_subnormals
 from torch_port.data import Batch, PositionedSampler, Samples, init_loader
 from torch_port.precision import (
     ScalerState,

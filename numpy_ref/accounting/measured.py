@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpy_ref import checkpoint, train
 from numpy_ref import model as network
 from numpy_ref import recompute as checkpointing
+from numpy_ref import train
 from numpy_ref.accounting.account import blank_model_of, first_batches, kept_inputs
 from numpy_ref.accounting.flops import Product, forward_flops
-from numpy_ref.arithmetic import Arithmetic, arithmetic_named
+from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named
+from numpy_ref.checkpoint import save_and_resume as checkpoint
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, epoch_order
 from numpy_ref.rng import WORDS, generator_from

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from numpy_ref.checkpoint.container import CheckpointError
 from numpy_ref.cli.parser import WrongUsage, parser_of
 from numpy_ref.console import BROKEN, FAILED, HOLDS, OutputLost, flush, say_json, warn
-from numpy_ref.container import CheckpointError
 
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 

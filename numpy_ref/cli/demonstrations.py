@@ -12,7 +12,7 @@ from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, say, say_json, tab
 
 def run_demo(impl: Any, options: argparse.Namespace) -> int:
     """Run the whole experiment, and show its table and figure."""
-    from numpy_ref import demo  # here, so that help starts fast
+    from numpy_ref.cli import demo  # here, so that help starts fast
 
     _check_figure(options.figure)
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def _check_figure(path: Path) -> None:
 def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
     """Draw, and say where or why not; a path that does not serve must not cost the table."""
     try:
-        from numpy_ref.figure import draw_demo
+        from numpy_ref.cli.figure import draw_demo
     except ImportError:
         return "no figure: it needs matplotlib; install the 'cli' extra, pip install '.[cli]'", None
     try:
@@ -87,14 +87,14 @@ def _try_figure(result: Any, path: Path) -> tuple[str, Exception | None]:
 
 def run_walk(impl: Any, options: argparse.Namespace) -> int:
     """Follow one resume leaf by leaf, and show the traps."""
-    from numpy_ref.walk import commands  # here, so that help starts fast
+    from numpy_ref.cli.walk import commands  # here, so that help starts fast
 
     return commands.run_walk(impl, options)
 
 
 def run_range(options: argparse.Namespace) -> int:
     """Show what formats of 16 bits hold, and what they lose."""
-    from numpy_ref import number_line  # here, so that help starts fast
+    from numpy_ref.cli import number_line  # here, so that help starts fast
 
     result = number_line.run_range(steps=options.steps, scale=options.scale)
     if options.json:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref import store
-from numpy_ref.checkpoint import HEX, Checkpoint, read_checkpoint
+from numpy_ref.checkpoint import store
+from numpy_ref.checkpoint.container import is_container, read_manifest
+from numpy_ref.checkpoint.save_and_resume import HEX, Checkpoint, read_checkpoint
 from numpy_ref.cli.options import KEPT, retention_of
 from numpy_ref.console import BROKEN, HOLDS, say, say_json, table
-from numpy_ref.container import is_container, read_manifest
-from numpy_ref.equivalence import differences
 from numpy_ref.model import BUFFERS
+from numpy_ref.proof.equivalence import differences
 
 
 def run_inspect(tools: Any, options: argparse.Namespace) -> int:

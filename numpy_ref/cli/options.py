@@ -6,7 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from numpy_ref import store
+from numpy_ref.checkpoint import store
 from numpy_ref.config import RunConfig
 
 SIZES = (  # settings that what a step holds and computes depends on, temporary arrays included

@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from numpy_ref.boundary import ROWS
 from numpy_ref.cli.demonstrations import run_demo, run_range, run_walk
 from numpy_ref.cli.files import run_diff, run_inspect, run_verify
 from numpy_ref.cli.options import SIZES, add_config, add_retention, whole
@@ -14,6 +13,7 @@ from numpy_ref.cli.tables import run_account, run_boundary
 from numpy_ref.cli.training import run_train
 from numpy_ref.console import FAILED, tell
 from numpy_ref.exercises.commands import add_arguments, run_exercises, run_grade
+from numpy_ref.proof.boundary import ROWS
 
 
 class WrongUsage(SystemExit):

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy_ref import background, store
-from numpy_ref.boundary import Row, row_for
+from numpy_ref.checkpoint import background, store
+from numpy_ref.checkpoint.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.cli.options import given_settings, retention_of
 from numpy_ref.config import RunConfig, describe_config, differing_fields
 from numpy_ref.console import HOLDS, Progress, say, say_json, warn
-from numpy_ref.container import CheckpointError, IncompatibleCheckpoint, read_manifest
 from numpy_ref.data import Dataset
 from numpy_ref.interrupt import STATUS, Interruption
+from numpy_ref.proof.boundary import Row, row_for
 
 
 def run_train(impl: Any, options: argparse.Namespace) -> int:

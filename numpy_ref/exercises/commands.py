@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from numpy_ref.checkpoint.durable import replace_file
 from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, say, say_json, table, warn
-from numpy_ref.durable import replace_file
 from numpy_ref.exercises import EXERCISES, exercise_named
 from numpy_ref.exercises.exercise import Exercise
 from numpy_ref.exercises.grader import Outcome, Report, grade, grade_against

@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from numpy_ref.equivalence import same_bits
 from numpy_ref.exercises.exercise import (
     Arrays,
     Exercise,
@@ -34,6 +33,7 @@ from numpy_ref.exercises.exercise import (
     short,
 )
 from numpy_ref.exercises.source import REFERENCES
+from numpy_ref.proof.equivalence import same_bits
 
 STEPS = 24  # close to five epochs of five steps; the rate falls after 7, 14 and 21
 STOPS = ((1,), (5,), (7,), (6, 8), (13, 17, 20))  # in the middle of an epoch, at an end, off the period, twice in one

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance, compare, same_bits
+from numpy_ref.proof.equivalence import Tolerance, compare, same_bits
 from numpy_ref.tree import printable
 
 

@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy_ref.equivalence import Verdict, compare
 from numpy_ref.exercises.exercise import Exercise, Loss, expect_same_bits, paired
 from numpy_ref.exercises.processes import NOTHING, ask_all
 from numpy_ref.exercises.runner import TRACE, decoded
 from numpy_ref.exercises.source import FileFault, own_import, read_solution, unwritten
+from numpy_ref.proof.equivalence import Verdict, compare
 
 LIMIT = 5.0  # seconds a law may take; right solutions need hundredths
 _BY_PROCESS = (

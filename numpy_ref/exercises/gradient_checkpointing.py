@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises.exercise import (
     Arrays,
     Exercise,
@@ -26,6 +25,7 @@ from numpy_ref.exercises.exercise import (
     parts,
     unsigned,
 )
+from numpy_ref.proof.equivalence import Tolerance
 
 FULL = ("output", "activations", "pre_activations")
 GRADIENTS = ("grad_x", "grad_weights", "grad_biases")

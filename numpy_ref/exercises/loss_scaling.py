@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises.exercise import (
     Arrays,
     Exercise,
@@ -20,6 +19,7 @@ from numpy_ref.exercises.exercise import (
     expect_within,
     law,
 )
+from numpy_ref.proof.equivalence import Tolerance
 
 TYPES = (np.float32, np.float64, np.float16)
 

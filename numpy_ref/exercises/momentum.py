@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises.exercise import (
     Arrays,
     Exercise,
@@ -28,6 +27,7 @@ from numpy_ref.exercises.exercise import (
     unsigned,
 )
 from numpy_ref.exercises.resume import expect_own_type
+from numpy_ref.proof.equivalence import Tolerance
 
 NAMES = ("params", "buffers")
 SHAPES = ((3,), (2, 4), (), (0, 2))  # one is transposed in memory, one without axes, one without elements

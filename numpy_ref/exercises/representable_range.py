@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import same_bits
 from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law
+from numpy_ref.proof.equivalence import same_bits
 
 # A format: bits of the significand, exponent of the smallest number, the largest number.
 FORMATS = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises.exercise import (
     Arrays,
     Exercise,
@@ -27,6 +26,7 @@ from numpy_ref.exercises.exercise import (
     same_tree,
     unsigned,
 )
+from numpy_ref.proof.equivalence import Tolerance
 
 NAMES = ("params", "m_list", "v_list", "t")
 SHAPES = ((3,), (2, 4), (0, 2), ())  # one is transposed in memory, one without elements, one without axes

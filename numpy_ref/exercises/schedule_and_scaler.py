@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance, compare
 from numpy_ref.exercises.exercise import Arrays, Exercise, described, expect, expect_same_bits, expect_within, law
+from numpy_ref.proof.equivalence import Tolerance, compare
 
 KEYS = ("params", "t", "rate", "scale", "tracker")
 SETTINGS: dict[str, Any] = {"rate": 0.1, "scale": 2.0**16, "step_size": 3, "gamma": 0.7, "growth_interval": 4}

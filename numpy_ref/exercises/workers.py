@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.equivalence import Tolerance, same_bits
 from numpy_ref.exercises.exercise import Arrays, Exercise, described, expect, expect_same_bits, expect_within, law
+from numpy_ref.proof.equivalence import Tolerance, same_bits
 
 Key = tuple[int, int, int]  # seed, epoch, worker_id or index
 

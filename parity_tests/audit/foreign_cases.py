@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 
-from numpy_ref.container import CheckpointError  # noqa: E402
-from torch_port.audit import foreign  # noqa: E402
+from numpy_ref.checkpoint.container import CheckpointError
+from torch_port.audit import foreign
 
 nn = torch.nn
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]

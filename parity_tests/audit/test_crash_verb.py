@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_ref.proof.power_failure import DiskModel, Event
+from parity_tests.checkpoint.crash import plain, states_of
 from parity_tests.commands import ROOT, strict_json
-from parity_tests.crash import plain, states_of
 from torch_port.audit import crash as verb
 from torch_port.audit.crash import LOST, NO_WAY_BACK, RESUMED, Report, command, judge
 from torch_port.audit.crash.bench import Bench, names_in, unexplained, unlike

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is missing: its generators have no states")
 
-from parity_tests.witnesses import with_fault  # noqa: E402
-from torch_port.audit import draws  # noqa: E402
+from parity_tests.witnesses import with_fault
+from torch_port.audit import draws
 
 NUMPY = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 SOURCES = (*NUMPY, "legacy", "torch", "python")

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from parity_tests.audit import loops  # noqa: E402
-from torch_port.audit import Report, audit, judge  # noqa: E402
-from torch_port.audit.attribution import Suspect, find  # noqa: E402
-from torch_port.audit.findings import as_plain  # noqa: E402
-from torch_port.audit.leaves import Leaf, difference, ulps_between  # noqa: E402
-from torch_port.audit.record import Record  # noqa: E402
-from torch_port.audit.states import is_saved  # noqa: E402
-from torch_port.audit.stops import checked_stops  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops
+from torch_port.audit import Report, audit, judge
+from torch_port.audit.attribution import Suspect, find
+from torch_port.audit.findings import as_plain
+from torch_port.audit.leaves import Leaf, difference, ulps_between
+from torch_port.audit.record import Record
+from torch_port.audit.states import is_saved
+from torch_port.audit.stops import checked_stops
+from torch_port.audit.workers import Workers
 
 STEPS = 13  # the rate is halved after the tenth
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: its files cannot be written")
 
-from parity_tests.audit.foreign_cases import (  # noqa: E402
+from parity_tests.audit.foreign_cases import (
     DTYPES,
     FLOATS,
     a_loop,
@@ -24,9 +24,9 @@ from parity_tests.audit.foreign_cases import (  # noqa: E402
     returning,
     tensor_of,
 )
-from parity_tests.commands import strict_json  # noqa: E402
-from parity_tests.strategies import small_data  # noqa: E402
-from torch_port import (  # noqa: E402
+from parity_tests.commands import strict_json
+from parity_tests.strategies import small_data
+from torch_port import (
     RunConfig,
     init_run,
     interop,
@@ -35,9 +35,9 @@ from torch_port import (  # noqa: E402
     snapshot,
     train_n_steps,
 )
-from torch_port.audit import foreign  # noqa: E402
-from torch_port.audit.foreign import comparison, files, leaves  # noqa: E402
-from torch_port.audit.foreign.comparison import CHUNK  # noqa: E402
+from torch_port.audit import foreign
+from torch_port.audit.foreign import comparison, files, leaves
+from torch_port.audit.foreign.comparison import CHUNK
 
 nn = torch.nn
 

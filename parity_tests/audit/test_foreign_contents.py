@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 
-from parity_tests.audit.foreign_cases import a_loop, calling, mutant_tests, returning  # noqa: E402
-from torch_port.audit import foreign  # noqa: E402
-from torch_port.audit.foreign import contents, leaves  # noqa: E402
+from parity_tests.audit.foreign_cases import a_loop, calling, mutant_tests, returning
+from torch_port.audit import foreign
+from torch_port.audit.foreign import contents, leaves
 
 
 def test_kinds_are_told():

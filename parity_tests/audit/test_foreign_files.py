@@ -29,9 +29,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="torch is missing: there is nothing to read its files with")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: its files cannot be written")
 
-import numpy_ref  # noqa: E402
-from numpy_ref.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint  # noqa: E402
-from parity_tests.audit.foreign_cases import (  # noqa: E402
+import numpy_ref
+from numpy_ref.checkpoint.container import CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
+from parity_tests.audit.foreign_cases import (
     DTYPES,
     a_loop,
     calling,
@@ -41,11 +41,11 @@ from parity_tests.audit.foreign_cases import (  # noqa: E402
     returning,
     tensor_of,
 )
-from parity_tests.strategies import small_data  # noqa: E402
-from torch_port.audit import foreign  # noqa: E402
-from torch_port.audit.foreign import archive as archives  # noqa: E402
-from torch_port.audit.foreign import files, leaves, refusal  # noqa: E402
-from torch_port.interop import errors  # noqa: E402
+from parity_tests.strategies import small_data
+from torch_port.audit import foreign
+from torch_port.audit.foreign import archive as archives
+from torch_port.audit.foreign import files, leaves, refusal
+from torch_port.interop import errors
 
 nn = torch.nn
 

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import numpy as np  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+import numpy as np
+from torch.utils.data import DataLoader
 
-from parity_tests.audit import loops_held_elsewhere as loops  # noqa: E402
-from torch_port.audit import audit  # noqa: E402
-from torch_port.audit.classes import is_users, path_of_class  # noqa: E402
-from torch_port.audit.expressions import expression  # noqa: E402
-from torch_port.audit.observe import observe, walk  # noqa: E402
-from torch_port.audit.places import MISSING, entry, key_of  # noqa: E402
-from torch_port.audit.restore import put_back  # noqa: E402
-from torch_port.audit.values import decode, encode  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops_held_elsewhere as loops
+from torch_port.audit import audit
+from torch_port.audit.classes import is_users, path_of_class
+from torch_port.audit.expressions import expression
+from torch_port.audit.observe import observe, walk
+from torch_port.audit.places import MISSING, entry, key_of
+from torch_port.audit.restore import put_back
+from torch_port.audit.values import decode, encode
+from torch_port.audit.workers import Workers
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from parity_tests.audit import loops  # noqa: E402
-from parity_tests.audit import loops_of_users as users  # noqa: E402
-from torch_port.audit import Report, audit, words  # noqa: E402
-from torch_port.audit.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice  # noqa: E402
-from torch_port.audit.expressions import within  # noqa: E402
-from torch_port.audit.observe import walk  # noqa: E402
-from torch_port.audit.restore import link  # noqa: E402
-from torch_port.audit.states import FIRST_VALUE  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops
+from parity_tests.audit import loops_of_users as users
+from torch_port.audit import Report, audit, words
+from torch_port.audit.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice
+from torch_port.audit.expressions import within
+from torch_port.audit.observe import walk
+from torch_port.audit.restore import link
+from torch_port.audit.states import FIRST_VALUE
+from torch_port.audit.workers import Workers
 
 CHANGED_NOTHING = "load_state_dict changed nothing"
 

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from parity_tests.audit import loops  # noqa: E402
-from torch_port.audit import audit  # noqa: E402
+from parity_tests.audit import loops
+from torch_port.audit import audit
 
 # Of the whole state: a run that goes on holds it once, one that resumes holds the file's too. What a process takes
 # for its first operations comes on top.

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from parity_tests.audit.loops import Everything, Loader  # noqa: E402
-from torch_port.audit.expressions import expression  # noqa: E402
-from torch_port.audit.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
-from torch_port.audit.observe import observe, state_of, walk  # noqa: E402
-from torch_port.audit.places import MISSING  # noqa: E402
-from torch_port.audit.restore import link, make_containers, put_back  # noqa: E402
-from torch_port.audit.values import decode, encode, leaf  # noqa: E402
+from parity_tests.audit.loops import Everything, Loader
+from torch_port.audit.expressions import expression
+from torch_port.audit.leaves import Leaf, difference, leaf_from_plain
+from torch_port.audit.observe import observe, state_of, walk
+from torch_port.audit.places import MISSING
+from torch_port.audit.restore import link, make_containers, put_back
+from torch_port.audit.values import decode, encode, leaf
 
 
 class Thing:

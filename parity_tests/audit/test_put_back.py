@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from parity_tests.audit import loops_of_data as loops  # noqa: E402
-from torch_port.audit import Report, audit, judge, samples, trials  # noqa: E402
-from torch_port.audit.batches import ENDED, Feeder, Keeper  # noqa: E402
-from torch_port.audit.leaves import Leaf  # noqa: E402
-from torch_port.audit.record import Record, batch_file  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops_of_data as loops
+from torch_port.audit import Report, audit, judge, samples, trials
+from torch_port.audit.batches import ENDED, Feeder, Keeper
+from torch_port.audit.leaves import Leaf
+from torch_port.audit.record import Record, batch_file
+from torch_port.audit.workers import Workers
 
 ZOO = "parity_tests.zoo.faulty_data"
 

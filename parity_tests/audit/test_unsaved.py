@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from parity_tests.audit import loops  # noqa: E402
-from torch_port.audit import audit  # noqa: E402
-from torch_port.audit.unsaved import note_unsaved, refused  # noqa: E402
-from torch_port.audit.worker import describe  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops
+from torch_port.audit import audit
+from torch_port.audit.unsaved import note_unsaved, refused
+from torch_port.audit.worker import describe
+from torch_port.audit.workers import Workers
 
 
 class Config:

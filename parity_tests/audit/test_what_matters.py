@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from parity_tests.audit import loops, loops_of_data  # noqa: E402
-from torch_port.audit import Report, audit, judge  # noqa: E402
-from torch_port.audit.attribution import Suspect, _name, effective  # noqa: E402
-from torch_port.audit.causes import MOST_LINES  # noqa: E402
-from torch_port.audit.leaves import Leaf  # noqa: E402
-from torch_port.audit.record import Delivery, Record  # noqa: E402
-from torch_port.audit.values import leaf  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops, loops_of_data
+from torch_port.audit import Report, audit, judge
+from torch_port.audit.attribution import Suspect, _name, effective
+from torch_port.audit.causes import MOST_LINES
+from torch_port.audit.leaves import Leaf
+from torch_port.audit.record import Delivery, Record
+from torch_port.audit.values import leaf
+from torch_port.audit.workers import Workers
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from parity_tests.audit import loops  # noqa: E402
-from torch_port.audit import Report, audit, judge  # noqa: E402
-from torch_port.audit.attribution import Suspect  # noqa: E402
-from torch_port.audit.causes import cause, keys_unmatched, other_type  # noqa: E402
-from torch_port.audit.checks import other_types  # noqa: E402
-from torch_port.audit.leaves import Leaf, difference  # noqa: E402
-from torch_port.audit.states import is_saved  # noqa: E402
-from torch_port.audit.values import leaf  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from parity_tests.audit import loops
+from torch_port.audit import Report, audit, judge
+from torch_port.audit.attribution import Suspect
+from torch_port.audit.causes import cause, keys_unmatched, other_type
+from torch_port.audit.checks import other_types
+from torch_port.audit.leaves import Leaf, difference
+from torch_port.audit.states import is_saved
+from torch_port.audit.values import leaf
+from torch_port.audit.workers import Workers
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ PEERS = ("torch", "safetensors")
 
 def machine() -> dict[str, Any]:
     """Where and when the numbers were taken, and beside what."""
-    from numpy_ref.boundary import environment
+    from numpy_ref.machine import environment
 
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     versions = {}
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> int:
-    from numpy_ref.durable import replace_file
+    from numpy_ref.checkpoint.durable import replace_file
     from parity_tests.benchmarks.measure import Result, line, measure
     from parity_tests.benchmarks.rows import ROWS
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpy_ref.container import read_container, write_container
-from numpy_ref.durable import replace_file
+from numpy_ref.checkpoint.container import read_container, write_container
+from numpy_ref.checkpoint.durable import replace_file
 from parity_tests.benchmarks.measure import OURS
 
 Arrays = dict[str, np.ndarray]

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from numpy_ref import arithmetic
+from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.rng import draw_permutation, generator_from, init_stream
 from parity_tests.benchmarks.measure import OURS, Row, Sides, spent
 

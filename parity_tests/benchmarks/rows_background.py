@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import numpy_ref
-from numpy_ref.background import BackgroundWriter
-from numpy_ref.store import Retention, save_newest
+from numpy_ref.checkpoint.background import BackgroundWriter
+from numpy_ref.checkpoint.store import Retention, save_newest
 from numpy_ref.train import Run
 from numpy_ref.tree import flatten
 from parity_tests.benchmarks.formats import one_process, remove

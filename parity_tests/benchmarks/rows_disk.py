@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from numpy_ref import RunConfig, init_run, load_data, save_checkpoint
-from numpy_ref.container import read_manifest
+from numpy_ref.checkpoint.container import read_manifest
 from numpy_ref.train import Run
 from parity_tests.benchmarks.formats import FORMATS, LOADS_LAZILY, Arrays, Format, remove, state
 from parity_tests.benchmarks.measure import OURS, Reading, Row, Sides, process, waited

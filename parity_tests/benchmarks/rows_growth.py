@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numpy_ref import RunConfig, init_dataset, init_run, load_data, resume_from_full_checkpoint, save_checkpoint
-from numpy_ref.arithmetic import REPRODUCIBLE
+from numpy_ref.arithmetic.operations import REPRODUCIBLE
 from numpy_ref.optim import adam_step, init_adam
 from numpy_ref.train import Run, train_n_steps
 from parity_tests.benchmarks.formats import ours, state

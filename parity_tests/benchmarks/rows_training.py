@@ -11,7 +11,7 @@ import numpy as np
 
 from numpy_ref import RunConfig, load_data
 from numpy_ref import model as network
-from numpy_ref.arithmetic import REPRODUCIBLE
+from numpy_ref.arithmetic.operations import REPRODUCIBLE
 from numpy_ref.data import Dataset, init_dataset
 from numpy_ref.optim import adam_step, init_adam
 from parity_tests.benchmarks.measure import OURS, Row, Sides, Work, spent

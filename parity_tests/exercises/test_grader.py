@@ -16,13 +16,13 @@ import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader, processes
 from numpy_ref.exercises.exercise import Loss, expect_same_bits, expect_within
 from numpy_ref.exercises.grader import Report, grade, grade_against
 from numpy_ref.exercises.learner import Learner
 from numpy_ref.exercises.runner import decoded, encoded
 from numpy_ref.exercises.source import exercise_of, framework_of, read_solution, reference_text, stub_text
+from numpy_ref.proof.equivalence import Tolerance
 from parity_tests.commands import ROOT, strict_json
 from parity_tests.exercises.solutions import FRAMEWORKS, graded, mutated, reference, told
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
-from torch_port.audit import audit  # noqa: E402 - after the skip
+from torch_port.audit import audit
 
 TEXT = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", TEXT, re.DOTALL))

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
-from parity_tests.zoo import held_out  # noqa: E402 - after the skip
+from parity_tests.zoo import held_out
 
 held_out.fill_registries()
 NOT_PROVED: set[str] = set()

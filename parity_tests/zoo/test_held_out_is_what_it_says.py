@@ -15,10 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
-from parity_tests.zoo import held_out, held_out_last, held_out_more  # noqa: E402 - after the skip
-from parity_tests.zoo.base import STEPS  # noqa: E402
-from parity_tests.zoo.held_out import HELD_FAULTS, HELD_SOUND  # noqa: E402
-from parity_tests.zoo.proof import digest  # noqa: E402
+from parity_tests.zoo import held_out, held_out_last, held_out_more
+from parity_tests.zoo.base import STEPS
+from parity_tests.zoo.held_out import HELD_FAULTS, HELD_SOUND
+from parity_tests.zoo.proof import digest
 
 held_out.fill_registries()
 STOPS = (5, 7, 10, 13)

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
-from parity_tests.zoo import proof  # noqa: E402 - after the skip
-from parity_tests.zoo.__main__ import summary  # noqa: E402
-from parity_tests.zoo.base import FAULTS, SOUND  # noqa: E402
+from parity_tests.zoo import proof
+from parity_tests.zoo.__main__ import summary
+from parity_tests.zoo.base import FAULTS, SOUND
 
 proof.registry()
 

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: the loops are torch's")
 
-from parity_tests.zoo import proof  # noqa: E402 - after the skip
-from parity_tests.zoo.base import FAULTS, SOUND, STEPS  # noqa: E402
+from parity_tests.zoo import proof
+from parity_tests.zoo.base import FAULTS, SOUND, STEPS
 
 proof.registry()
 RAISE = [name for name, fault in FAULTS.items() if fault.raises]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy_ref.container import CheckpointError, IncompatibleCheckpoint
+from numpy_ref.checkpoint.container import CheckpointError, IncompatibleCheckpoint
 from torch_port.audit import foreign
 
 Tree = dict[str, foreign.Leaf]

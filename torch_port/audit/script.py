@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numpy_ref.container import CheckpointError
-from numpy_ref.equivalence import is_below
+from numpy_ref.checkpoint.container import CheckpointError
+from numpy_ref.proof.equivalence import is_below
 from torch_port.audit import foreign
 from torch_port.audit.file_causes import differences, miscounted, stop_of, worst
 from torch_port.audit.findings import Control, Difference, Failure, Report, State, Stop

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import BinaryIO, NoReturn
 
-from numpy_ref.container import CheckpointError
+from numpy_ref.checkpoint.container import CheckpointError
 
 Path = str | PathLike[str]
 

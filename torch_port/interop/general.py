@@ -16,8 +16,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from numpy_ref.container import CorruptCheckpoint, IncompatibleCheckpoint, IncompleteCheckpoint
-from numpy_ref.durable import replace_file
+from numpy_ref.checkpoint.container import CorruptCheckpoint, IncompatibleCheckpoint, IncompleteCheckpoint
+from numpy_ref.checkpoint.durable import replace_file
 from torch_port.interop.errors import Path, fail, kind_of, opened, refuse
 from torch_port.interop.objects import faults_of_grad_scaler, state_dicts
 from torch_port.interop.trees import region_of, tree_of

@@ -2,7 +2,7 @@
 
 import loop
 
-from numpy_ref.durable import replace_file
+from numpy_ref.checkpoint.durable import replace_file
 
 
 def save(state):

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 import numpy_ref
-from numpy_ref import store
+from numpy_ref.checkpoint import store
 from numpy_ref.config import RunConfig
 from numpy_ref.data import init_dataset
 

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numpy_ref.container import CheckpointError
+from numpy_ref.checkpoint.container import CheckpointError
 from numpy_ref.proof import power_failure
 from numpy_ref.proof.power_failure import DiskModel, File, State
 from torch_port.audit.crash import hook

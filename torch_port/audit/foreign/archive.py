@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from numpy_ref.container import HEADER_LIMIT, CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
+from numpy_ref.checkpoint.container import HEADER_LIMIT, CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
 from torch_port import interop
 from torch_port.audit.foreign.refusal import refuse, refused
 from torch_port.interop.errors import Path, fail, first_line

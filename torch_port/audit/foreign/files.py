@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from numpy_ref import checkpoint
-from numpy_ref.container import FORMAT, HEADER_LIMIT, CheckpointError, CorruptCheckpoint, read_container
+from numpy_ref.checkpoint import save_and_resume as checkpoint
+from numpy_ref.checkpoint.container import FORMAT, HEADER_LIMIT, CheckpointError, CorruptCheckpoint, read_container
 from numpy_ref.tree import printable
 from torch_port.audit.foreign.archive import DAMAGED, check_archive, load
 from torch_port.audit.foreign.leaves import Leaf, leaves_of

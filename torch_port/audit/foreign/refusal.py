@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import torch
 
-from numpy_ref.container import IncompatibleCheckpoint
+from numpy_ref.checkpoint.container import IncompatibleCheckpoint
 from numpy_ref.tree import printable
 from torch_port.interop.errors import Path, fail
 
