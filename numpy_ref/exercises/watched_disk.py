@@ -92,8 +92,10 @@ class Disk:
         for file in [] if self.fault else self.model.values(NAME):
             if not isinstance(file, WatchedFile):
                 if None not in self.allowed:
-                    self.lose("no file", "the old file was removed before the new one took its name; "
-                              "os.replace does both in one step")  # fmt: skip
+                    cause = (
+                        "the old file was removed before the new one took its name; os.replace does both in one step"
+                    )
+                    self.lose("no file", cause)
                 continue
             file.look()
             if not file.changes and file.durable in self.allowed:
@@ -134,8 +136,8 @@ class Disk:
                 self.early[number] = len(known.durable)
         elif number == os.stat(self.folder).st_ino:
             self.model.apply(Event("fsync directory"))
-        self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
-                                 else "a file")  # fmt: skip
+        kind = "the old file" if number == self.old else "a file" if number in self.files else "the directory"
+        self.synchronised.append(kind)
 
     def write(self, real: Any, descriptor: int, data: bytes) -> int:
         """What os.write may do: take fewer bytes than it is given."""
@@ -165,8 +167,8 @@ class Disk:
         changed = []
         for call in CALLS:
             real = getattr(os, call)
-            changed += [(space, name, real, watching(call, real)) for space in spaces
-                        for name, value in space.items() if value is real]  # fmt: skip
+            for space in spaces:
+                changed += [(space, name, real, watching(call, real)) for name in space if space[name] is real]
         try:
             for space, name, _, wrapped in changed:
                 space[name] = wrapped
@@ -222,7 +224,7 @@ def errors() -> dict[str, tuple[BaseException, Callable[[str, Any], bool]]]:
         "Ctrl-C comes before the rename": (KeyboardInterrupt(), of(*rename)),
         "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=True)),
         "the disk is full": (OSError(errno.EFBIG, "no room"), lambda call, first: False),
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -238,27 +240,36 @@ def no_room(full: bool) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+class FailingCall:
+    """A hook that raises an error before one of the calls that it applies to, and notes what must stand then."""
+
+    disk: Disk
+
+    def __init__(self, chosen: int, error: BaseException, applies: Callable[[str, Any], bool]) -> None:
+        self.chosen, self.error, self.applies = chosen, error, applies
+        self.calls, self.stands = 0, OLD
+
+    def __call__(self, call: str, first: Any) -> None:
+        """Raise the error if this is the chosen call."""
+        if not self.applies(call, first):
+            return
+        self.calls += 1
+        if self.calls == self.chosen + 1:
+            # Before the rename that is the old content, also where the directory is synchronised then, too.
+            self.stands = OLD if self.disk.standing() in (None, self.disk.old) else NEW
+            raise self.error
+
+
 def failing(solution: Any) -> Iterator[tuple[str, BaseException, bytes, BaseException | None, str]]:
     """Let the call fail at each place: the place, the error, what must stand, what was raised, and the directory."""
     for where, (error, applies) in errors().items():
         full = where == "the disk is full"
         for chosen in range(1 if full else MOST):
-            calls: list[str] = []
-            stands = [OLD]
-
-            def hook(call: str, first: Any, error: Any = error, applies: Any = applies, chosen: int = chosen,
-                     calls: list[str] = calls, stands: list[bytes] = stands) -> None:  # fmt: skip
-                if applies(call, first):
-                    calls.append(call)
-                    if len(calls) == chosen + 1:
-                        # Before the rename that is the old content, also where the directory is synchronised then, too.
-                        stands[0] = OLD if disk.standing() in (None, disk.old) else NEW  # noqa: B023
-                        raise error
-
+            fails = FailingCall(chosen, error, applies)
             with folder_with(OLD) as folder:
-                disk = Disk(folder, hook)
+                disk = fails.disk = Disk(folder, fails)
                 with disk.watched(), no_room(full):
                     came = raised(solution, disk.path, NEW)
-                if not full and len(calls) <= chosen:  # there is no such call any more
+                if not full and fails.calls <= chosen:  # there is no such call any more
                     break
-                yield where, error, stands[0], came, folder
+                yield where, error, fails.stands, came, folder

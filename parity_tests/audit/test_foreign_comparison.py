@@ -93,9 +93,12 @@ def test_leaves_are_aligned_by_name():
     inner = {name.replace("0.", "0._orig_mod."): value for name, value in model.items()}
     assert found(model, inner) == []
     lightning = {
-        "epoch": 1, "global_step": 7, "state_dict": {"model." + name: value for name, value in model.items()},
-        "optimizer_states": [whole["optimizer_state_dict"]], "lr_schedulers": [whole["scheduler_state_dict"]],
-    }  # fmt: skip
+        "epoch": 1,
+        "global_step": 7,
+        "state_dict": {"model." + name: value for name, value in model.items()},
+        "optimizer_states": [whole["optimizer_state_dict"]],
+        "lr_schedulers": [whole["scheduler_state_dict"]],
+    }
     kept = {name: whole[name] for name in ("epoch", "global_step", "model_state_dict", "optimizer_state_dict")}
     kept["scheduler_state_dict"] = whole["scheduler_state_dict"]
     assert found(kept, lightning) == []

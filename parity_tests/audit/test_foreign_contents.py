@@ -13,10 +13,18 @@ def test_kinds_are_told():
     whole = a_loop() | {"best_loss": 0.5, "config": {"epochs": 3}}
     kinds = {k.path: k.kind for k in foreign.kinds(foreign.leaves_of(whole))}
     assert kinds == {
-        "model_state_dict": "model", "optimizer_state_dict": "optimizer", "scheduler_state_dict": "scheduler",
-        "scaler_state_dict": "scaler", "rng": "generator", "epoch": "counter", "global_step": "counter",
-        "sampler": "position", "ema": "ema", "best_loss": "best", "config": "other",
-    }  # fmt: skip
+        "model_state_dict": "model",
+        "optimizer_state_dict": "optimizer",
+        "scheduler_state_dict": "scheduler",
+        "scaler_state_dict": "scaler",
+        "rng": "generator",
+        "epoch": "counter",
+        "global_step": "counter",
+        "sampler": "position",
+        "ema": "ema",
+        "best_loss": "best",
+        "config": "other",
+    }
     texts = {k.path: k.text for k in foreign.kinds(foreign.leaves_of(whole))}
     assert texts["optimizer_state_dict"] == "exp_avg of 6, exp_avg_sq of 6, step 1, lr 0.01"
     assert texts["rng"] == "torch, NumPy PCG64"
@@ -34,10 +42,15 @@ def test_kinds_are_told():
 
 
 PARTS = {
-    "model_state_dict": "no model", "optimizer_state_dict": "no optimizer", "scheduler_state_dict": "no scheduler",
-    "scaler_state_dict": "no loss scaler", "rng": "no random generator", "sampler": "no position", "ema": "no moving",
+    "model_state_dict": "no model",
+    "optimizer_state_dict": "no optimizer",
+    "scheduler_state_dict": "no scheduler",
+    "scaler_state_dict": "no loss scaler",
+    "rng": "no random generator",
+    "sampler": "no position",
+    "ema": "no moving",
     "best_loss": "no best",
-}  # fmt: skip
+}
 
 
 def test_what_a_resume_would_lack_is_told():

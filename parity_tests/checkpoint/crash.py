@@ -115,25 +115,10 @@ class Recorder(Disk):
             for name in vars(Disk):
                 if not name.startswith("_") and name != "pauses":
                     stack.enter_context(patch.object(DISK, name, getattr(self, name), create=True))
-            for name, function in {
-                "rename": renaming,
-                "replace": renaming,
-                "unlink": unlinking,
-                "remove": unlinking,
-                "mkdir": making,
-            }.items():
+            seen = {"rename": renaming, "replace": renaming, "unlink": unlinking, "remove": unlinking, "mkdir": making}
+            for name, function in seen.items():
                 stack.enter_context(patch.object(os, name, function))
             yield
-
-
-class WithoutFlush(Recorder):
-    def flush(self, file: BinaryIO) -> None:
-        pass
-
-
-class WithoutFsync(Recorder):
-    def fsync(self, file: BinaryIO) -> None:
-        pass
 
 
 class FsyncAfterReplace(Recorder):
@@ -145,9 +130,9 @@ class FsyncAfterReplace(Recorder):
         super().fsync(self.late)
 
 
-class WithoutDirectoryFsync(Recorder):
-    def fsync_directory(self, directory: str) -> None:
-        pass
+def without(call: str) -> type[Recorder]:
+    """A disk on which a call does nothing."""
+    return type(f"Without {call}", (Recorder,), {call: lambda *arguments: None})
 
 
 class StraightToTheName(Recorder):
@@ -224,10 +209,10 @@ class DeleteBeforeSave:
 
 
 MUTANTS: dict[str, type[Recorder]] = {
-    "without flush": WithoutFlush,
-    "without fsync": WithoutFsync,
+    "without flush": without("flush"),
+    "without fsync": without("fsync"),
     "fsync after the replace": FsyncAfterReplace,
-    "without the directory's fsync": WithoutDirectoryFsync,
+    "without the directory's fsync": without("fsync_directory"),
     "straight to the final name": StraightToTheName,
     "temporary on another file system": TemporaryElsewhere,
     "unlink before rename": UnlinkBeforeRename,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from numpy_ref.tree import printable
 from torch_port.audit import draws
-from torch_port.audit.foreign.contents import aligned, plain
+from torch_port.audit.foreign.contents import columns, plain
 from torch_port.audit.foreign.files import read
 from torch_port.audit.foreign.leaves import KINDS, WITHOUT_DATA, Array, Leaf
 from torch_port.interop.errors import Path
@@ -66,9 +66,9 @@ class Diff(NamedTuple):
         rows: list[Sequence[str]] = [("leaf", "what", "a", "b", "distance", "units in the last place")]
         rows += [_row(change) for change in sorted(self.changes, key=lambda change: change.change in ALONE)]
         counts = [(kind, *map(str, counts.values())) for kind, counts in self.kinds.items()]
-        kinds = aligned([("kind", "equal", "differ", "only in a", "only in b"), *counts])
+        kinds = columns([("kind", "equal", "differ", "only in a", "only in b"), *counts])
         leaves = f"{len(self.changes)} {'leaf differs' if len(self.changes) == 1 else 'leaves differ'}"
-        table = [*aligned(rows), "", *kinds, ""] if self.changes else []
+        table = [*columns(rows), "", *kinds, ""] if self.changes else []
         return [*table, f"{leaves}, {self.same} equal", *lines]
 
 

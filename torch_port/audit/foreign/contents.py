@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from numpy_ref.console import aligned
 from numpy_ref.tree import printable
 from torch_port.audit.foreign.files import Foreign, read
 from torch_port.audit.foreign.leaves import KINDS, Leaf
@@ -66,7 +67,7 @@ class Inspection(NamedTuple):
         lines = [
             f"{file.path}: {file.origin}, {file.size:,} bytes, {count}",
             "",
-            *aligned(rows),
+            *columns(rows),
             "",
         ]
         return lines + (["A resume from this file would lack:"] if self.lacks else []) + [f"  {x}" for x in self.lacks]
@@ -176,10 +177,9 @@ def _short(leaf: Leaf) -> str:
     return str(leaf)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their cells below one another."""
-    widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines; a cell of more than 60 characters moves its own line alone."""
+    return aligned(rows, [min(60, max(map(len, column))) for column in zip(*rows, strict=True)])
 
 
 def plain(value: Any) -> Any:
