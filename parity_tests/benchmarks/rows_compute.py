@@ -1,4 +1,7 @@
-"""Steps of optimizers and of training: of both packages, stock PyTorch, and the other way to equal bits."""
+"""Reproducible operations, steps of optimizers and of training, as multiples of what they stand in for.
+
+Beside both packages: NumPy, stock PyTorch, and the other way to equal bits.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,13 +14,75 @@ import numpy as np
 
 from numpy_ref import RunConfig, load_data
 from numpy_ref import model as network
+from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.arithmetic.operations import REPRODUCIBLE
 from numpy_ref.data import Dataset, init_dataset
 from numpy_ref.optim import adam_step, init_adam
-from parity_tests.benchmarks.measure import OURS, Row, Sides, Work, spent
-from parity_tests.benchmarks.rows_arithmetic import installed
+from numpy_ref.rng import draw_permutation, generator_from, init_stream
+from parity_tests.benchmarks.measure import OURS, Row, Sides, Work, installed, spent
 
 Array = np.ndarray
+PRODUCT = "float64 BLAS, casts included"  # a.astype(float64) @ b.astype(float64)
+
+
+def factors(kind: str, n: int) -> tuple[Array, Array]:
+    """Two n by n matrices of float32."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.standard_normal((n, n)).astype(np.float32) for _ in range(2))
+    if kind == "relu":
+        a = np.where(a <= 0, np.float32(0), a)
+    elif kind == "signs":
+        a, b = np.sign(a), np.sign(b)
+    elif kind == "cancelling":  # each product and its negative, but for the last bit of one number in 32
+        half = n // 2
+        a[:, half:], b[half:] = a[:, :half], -b[:half]
+        b[half::32] = np.nextafter(b[half::32], np.float32(9))
+    elif kind == "wide":
+        a, b = (np.ldexp(x, rng.integers(-60, 60, x.shape, np.int32)) for x in (a, b))
+    return a, b
+
+
+def product(kind: str, n: int, _: Path) -> Sides:
+    a, b = factors(kind, n)
+    torch = installed("torch")
+    return {
+        OURS: spent(partial(arithmetic.matmul, a, b)),
+        PRODUCT: spent(lambda: a.astype(np.float64) @ b.astype(np.float64)),
+        "float32 BLAS": spent(partial(np.matmul, a, b)),
+        "torch.matmul": spent(partial(torch.matmul, torch.from_numpy(a), torch.from_numpy(b))) if torch else None,
+    }
+
+
+def long_sum(_: Path) -> Sides:
+    a = np.random.default_rng(0).standard_normal(10**7).astype(np.float32)
+    torch = installed("torch")
+    return {
+        OURS: spent(partial(arithmetic.sum, a)),
+        "np.sum": spent(partial(np.sum, a)),
+        "torch.sum": spent(partial(torch.sum, torch.from_numpy(a))) if torch else None,
+    }
+
+
+def function(name: str, _: Path) -> Sides:
+    a = 5 * np.random.default_rng(0).standard_normal(10**6).astype(np.float32)
+    a = np.abs(a) if name == "log" else a
+    torch = installed("torch")
+    return {
+        OURS: spent(partial(getattr(arithmetic, name), a)),
+        f"np.{name} of float64": spent(partial(getattr(np, name), a.astype(np.float64))),
+        f"np.{name} of float32": spent(partial(getattr(np, name), a)),
+        f"torch.{name}": spent(partial(getattr(torch, name), torch.from_numpy(a))) if torch else None,
+    }
+
+
+def permutation(_: Path) -> Sides:
+    ours, other = (generator_from(init_stream(0, "order")) for _ in range(2))
+    return {
+        OURS: spent(partial(draw_permutation, ours, 10**6)),
+        "Generator.permutation": spent(partial(other.permutation, 10**6)),
+    }
+
+
 WORDS = 7  # a parameter's traffic in one step of Adam: w, g, m, v are read, and w, m, v written
 
 
@@ -205,40 +270,44 @@ def adam_of_the_port(count: int, each: int, _: Path) -> Sides:
     return ours | beside_adam(count, each)
 
 
+def _named(of: str, size: Size) -> str:
+    return f"reproducible training step{of}, {size}"
+
+
+def _product_rows(kind: str, sizes: tuple[int, ...], goal: dict[str, float], small: dict[str, float]) -> list[Row]:
+    return [
+        Row("matmul", f"matmul, {kind}, {n} x {n}", partial(product, kind, n), small if n <= 128 else goal)
+        for n in sizes
+    ]
+
+
 FOREACH = "torch.optim.Adam, foreach"
 PACKAGES = (("numpy_ref", ""), ("torch_port", " of the port"))
 ROWS = (
+    *_product_rows("normal", (64, 128, 512, 1024, 2048), {PRODUCT: 2.5}, {PRODUCT: 5}),
+    *_product_rows("relu", (64, 128, 512, 1024, 2048), {PRODUCT: 2.5}, {PRODUCT: 5}),
+    *_product_rows("signs", (64, 128, 512, 1024, 2048), {PRODUCT: 6}, {PRODUCT: 6}),
+    *_product_rows("cancelling", (64, 128, 512, 1024), {PRODUCT: 40}, {PRODUCT: 40}),
+    *_product_rows("wide", (128, 512), {}, {}),
+    Row("sum", "sum over 10^7", long_sum, {"np.sum": 8}),
+    *(Row(name, f"{name} over 10^6", partial(function, name), {f"np.{name} of float64": 6}) for name in ("exp", "log")),
+    Row("permutation", "permutation of 10^6", permutation, {"Generator.permutation": 10}),
     *(
-        Row(
-            "adam",
-            f"Adam step{of}, 16 M parameters in {count}",
-            partial(side, count, (1 << 24) // count),
-            {FOREACH: goal},
-        )
+        Row("adam", f"Adam step{of}, 16 M parameters in {n}", partial(side, n, (1 << 24) // n), {FOREACH: goal})
         for of, side, goal in (("", adam, 0.8), (" of the port", adam_of_the_port, 1.2))
-        for count in (1, 16)
+        for n in (1, 16)
     ),
     *(
         Row("native", f"native training step, {size}", partial(native, size), {"stock PyTorch": goal})
         for size, goal in zip(SIZES, (0.5, 0.9, 1.1), strict=True)
     ),
     *(
-        Row(
-            "reproducible",
-            f"reproducible training step{of}, {size}",
-            partial(reproducible, package, size),
-            {"its own native": goal},
-        )
+        Row("reproducible", _named(of, size), partial(reproducible, package, size), {"its own native": goal})
         for package, of in PACKAGES
         for size, goal in zip(SIZES, (5, 3, 2.5), strict=True)
     ),
     *(
-        Row(
-            "otherway",
-            f"reproducible training step{of}, {SIZES[-1]}",
-            partial(other_way, package, SIZES[-1]),
-            {"sums of rank-1 products": 0.1},
-        )
+        Row("otherway", _named(of, SIZES[-1]), partial(other_way, package, SIZES[-1]), {"sums of rank-1 products": 0.1})
         for package, of in PACKAGES
     ),
 )
