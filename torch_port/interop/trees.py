@@ -1,24 +1,96 @@
-"""From torch's state dicts to the reference's tree."""
+"""Torch's state dicts as the reference's tree and back, part by part, without shared memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from numpy_ref.checks import whole_number
 from numpy_ref.optim import AdamState, ScheduleState, SGDState
 from numpy_ref.precision import ScalerState, faults_of_scaler
-from torch_port.interop.errors import refuse
-from torch_port.interop.tensors import Array, arrays_of, check_arrays
-from torch_port.optim import ADAM_MOMENTS
+from torch_port.interop.errors import kind_of, refuse
+from torch_port.optim import ADAM_MOMENTS, SGD_MOMENTS
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 # What the settings of a parameter group tell an optimizer from any other by.
 ADAM_SETTINGS = {"betas", "eps", "amsgrad"}
 SGD_SETTINGS = {"momentum", "dampening", "nesterov"}
 
+FLOAT32_COUNTS = 2**24  # below it; there 1 more is lost, and stock Adam's float32 `step` stands still
 NO_GRADIENT = "leave parameters that get no gradient out of the optimizer"
 COUNT = "the number of completed updates: t=scheduler.last_epoch, if your loop ticks the scheduler once an update"
+
+
+# Tensors and arrays
+
+
+def arrays_of(path: str, tensors: Mapping[str, Any], faults: list[str]) -> dict[str, Array]:
+    """Independent arrays of these tensors."""
+    arrays = {}
+    for name, tensor in tensors.items():
+        if fault := fault_of_tensor(tensor):
+            faults.append(f"{path}/{name}: {fault}")
+        else:
+            arrays[name] = np.array(tensor.detach().cpu().numpy(), order="C")
+    return arrays
+
+
+def fault_of_tensor(tensor: object) -> str | None:
+    """Why a tensor cannot become an array, None if it can."""
+    if not isinstance(tensor, Tensor):
+        return f"expected a tensor, found {kind_of(tensor)}"
+    if is_lazy(tensor):
+        return "expected an initialised tensor, found a lazy one; run the module once first"
+    if tensor.is_meta or tensor.layout is not torch.strided or _dtype(tensor) is None:
+        found = f"{tensor.dtype} of layout {tensor.layout} on {tensor.device}"
+        return f"expected a dense tensor of a type that NumPy has, found {found}; convert it, or use save_general"
+    return None
+
+
+def _dtype(tensor: Tensor) -> "np.dtype[Any] | None":
+    """The NumPy type of a tensor, None where there is none, as for bfloat16."""
+    try:
+        return torch.empty(0, dtype=tensor.dtype).numpy().dtype
+    except (TypeError, RuntimeError):
+        return None
+
+
+def check_arrays(path: str, arrays: Any, tensors: Mapping[str, Any], faults: list[str]) -> bool:
+    """Whether there is an array for each tensor, of its shape and type, and no other; if not, why, in `faults`."""
+    if not isinstance(arrays, Mapping):
+        faults.append(f"{path}: expected a dict of arrays, found {kind_of(arrays)}")
+        return False
+    new = [f"{path}/{name}: missing" for name in tensors.keys() - arrays.keys()]
+    new += [f"{path}/{name}: not expected" for name in arrays.keys() - tensors.keys()]
+    for name in tensors.keys() & arrays.keys():
+        array, tensor = arrays[name], tensors[name]
+        if fault := fault_of_tensor(tensor):
+            new.append(f"{path}/{name}: {fault}")
+            continue
+        expected = f"{_dtype(tensor)} {tuple(tensor.shape)}"
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else kind_of(array)
+        if expected != found:
+            new.append(f"{path}/{name}: expected {expected}, found {found}")
+    faults += new
+    return not new
+
+
+def tensor_of(array: Array) -> Tensor:
+    """An independent tensor."""
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def region_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Which part of which memory a tensor shows, and how: equal for tied tensors, and for none that is empty."""
+    start = tensor.untyped_storage().data_ptr() if tensor.numel() else object()
+    return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+# From state dicts to the tree
 
 
 def tree_of(where: str, states: Mapping[str, Any], names: list[str], t: int | None) -> dict[str, Any]:
@@ -168,3 +240,86 @@ def _scaler_state(state: Mapping[str, Any], faults: list[str]) -> ScalerState | 
     scaler = ScalerState(torch.tensor(scale, dtype=torch.float32).item(), tracker)
     faults += faults_of_scaler(scaler)
     return scaler
+
+
+# From the tree to state dicts
+
+
+def set_model(arrays: Any, model: nn.Module, state: dict[str, Any], faults: list[str]) -> None:
+    """Put the tree's arrays into a model's state dict."""
+    if not check_arrays("model", arrays, state, faults):
+        return
+    first: dict[int, str] = {}
+    for name, live in model.state_dict(keep_vars=True).items():
+        other = first.setdefault(id(live), name)
+        if arrays[name].tobytes() != arrays[other].tobytes():
+            faults.append(f"model/{name}: expected the value of {other}, to which the model ties it, found another")
+        state[name] = tensor_of(arrays[name])
+
+
+def set_optimizer(optimizer: Any, parameters: Mapping[str, Tensor], state: dict[str, Any], faults: list[str]) -> None:
+    """Put the tree's moments and count into the state dict of an optimizer over these parameters, in its order."""
+    groups = state["param_groups"]
+    settings = settings_of(groups, faults)
+    if settings is None:
+        return
+    adam, optional = settings
+    expected, keys = (AdamState, ADAM_MOMENTS) if adam else (SGDState, SGD_MOMENTS)
+    if type(optimizer) is not expected:
+        faults.append(f"optimizer: expected {expected.__name__}, found {kind_of(optimizer)}")
+        return
+    t = optimizer.t
+    if type(t) is not int or not 0 <= t < 2**53:
+        faults.append(f"optimizer/t: expected an int from 0 to {2**53 - 1}, found {t!r}")
+        return
+    absent = set() if optional else {"v_max", "momentum_buffer"}  # without amsgrad, or momentum
+    sound = [
+        check_arrays(f"optimizer/{kind}", getattr(optimizer, kind), {} if kind in absent else parameters, faults)
+        for kind in keys
+    ]
+    if not all(sound):
+        return
+    if adam and t >= FLOAT32_COUNTS and any(group.get("fused") or group.get("capturable") for group in groups):
+        faults.append(f"optimizer/t: expected below {FLOAT32_COUNTS} for a fused or capturable Adam, found {t}")
+    state["state"] = {}
+    if t == 0:  # no state yet: stock SGD takes its first gradient undamped only if it finds no buffer
+        if any(moment.any() for kind in keys for moment in getattr(optimizer, kind).values()):
+            faults.append("optimizer/t: expected more than 0, for the moments are not all zero, found 0")
+        return
+    for number, name in zip((n for group in groups for n in group["params"]), parameters, strict=True):
+        moments = {key: tensor_of(getattr(optimizer, kind)[name]) for kind, key in keys.items() if kind not in absent}
+        if adam:
+            # Of a plain number torch makes a tensor of the type that it counts in; a float64 one it takes as it is.
+            step = float(t) if t < FLOAT32_COUNTS else torch.tensor(t, dtype=torch.float64, device="cpu")
+            state["state"][number] = {"step": step, **moments}
+        elif moments:
+            state["state"][number] = moments
+
+
+def set_schedule(schedule: Any, groups: list[dict[str, Any]], state: dict[str, Any], faults: list[str]) -> None:
+    """Put the tree's tick and rate into a StepLR's state dict and into the groups of its optimizer."""
+    if type(schedule) is not ScheduleState:
+        faults.append(f"schedule: expected ScheduleState, found {kind_of(schedule)}")
+        return
+    if type(schedule.tick) is not int or schedule.tick < 0:
+        faults.append(f"schedule/tick: expected an int >= 0, found {schedule.tick!r}")
+    if type(schedule.rate) is not float or not 0 <= schedule.rate < np.inf:
+        faults.append(f"schedule/rate: expected a finite float >= 0, found {schedule.rate!r}")
+    if any(isinstance(group["lr"], Tensor) for group in groups):
+        faults.append("schedule/rate: expected plain learning rates in the optimizer, found a tensor")
+    for group in groups:
+        group["lr"] = schedule.rate
+    # StepLR counts its own construction as the first step.
+    rates = [schedule.rate] * len(groups)
+    state |= {"last_epoch": schedule.tick, "_step_count": schedule.tick + 1, "_last_lr": rates}
+
+
+def set_scaler(scaler: Any, state: dict[str, Any], faults: list[str]) -> None:
+    """Put the tree's scale and tracker into a GradScaler's state dict."""
+    if type(scaler) is not ScalerState:
+        faults.append(f"scaler: expected ScalerState, found {kind_of(scaler)}")
+        return
+    if not state:
+        faults.append("scaler: expected an enabled GradScaler, found a disabled one")
+    faults += faults_of_scaler(scaler)
+    state |= {"scale": scaler.scale, "_growth_tracker": scaler.growth_tracker}
