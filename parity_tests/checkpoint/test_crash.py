@@ -12,6 +12,7 @@ from numpy_ref.checkpoint import store
 from numpy_ref.checkpoint.disk import DISK, Disk
 from numpy_ref.checkpoint.durable import replace_file
 from numpy_ref.proof.power_failure import Event, File, changed, contents
+from parity_tests.campaigns import default_of
 from parity_tests.checkpoint import crash
 from parity_tests.checkpoint.crash import (
     MUTANTS,
@@ -35,7 +36,7 @@ from parity_tests.implementations import NO_TORCH
 OVER = "save over the only one"
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", default_of(SCENARIOS, "first save", OVER))
 def test_from_every_state_of_the_disk_the_old_or_the_new_checkpoint_opens(name):
     tried = attempt(SCENARIOS[name])
     assert tried.faults == []
@@ -43,7 +44,7 @@ def test_from_every_state_of_the_disk_the_old_or_the_new_checkpoint_opens(name):
 
 
 @NO_TORCH
-@pytest.mark.parametrize("name", [OVER, "fallback"])
+@pytest.mark.parametrize("name", default_of([OVER, "fallback"], OVER))
 def test_the_ports_checkpoints_survive_as_well(name):
     import torch_port
 
@@ -52,7 +53,7 @@ def test_the_ports_checkpoints_survive_as_well(name):
     assert tried.states > 200
 
 
-@pytest.mark.parametrize("name", ["first save", "fallback"])
+@pytest.mark.parametrize("name", default_of(["first save", "fallback"], "first save"))
 def test_from_every_state_the_run_goes_on_and_no_temporary_stays(name):
     assert attempt(SCENARIOS[name], ask=opened_and_gone_on).faults == []
 
@@ -63,6 +64,7 @@ def test_a_write_protocol_with_one_fault_loses_a_checkpoint(mutant):
     assert attempt(save_over, disk=MUTANTS[mutant], most=1).faults != []
 
 
+@pytest.mark.campaign
 def test_without_flush_a_name_stands_on_an_empty_file():
     fault = attempt(save_over, disk=MUTANTS["without flush"], most=1).faults[0]
     assert fault.after == "rename"
@@ -82,6 +84,7 @@ def test_deleting_before_the_save_leaves_none():
     assert (fault.after, fault.opened) == ("unlink", None)
 
 
+@pytest.mark.campaign
 def test_what_the_disk_kept_otherwise_never_replaces_what_opens(monkeypatch):
     assert attempt(misread, disk=Lying).faults == []
     monkeypatch.setattr(store, "verify_container", lambda path: None)  # delete before verify
@@ -202,6 +205,7 @@ def test_a_file_is_read_as_written_while_the_power_is_on():
     assert b"old" in file.contents()
 
 
+@pytest.mark.campaign
 def test_the_campaign_counts_states_and_losses(monkeypatch):
     monkeypatch.setattr(crash, "SCENARIOS", {OVER: save_over})
     counted = crash.campaign()

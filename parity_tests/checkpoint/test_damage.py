@@ -128,6 +128,7 @@ def test_a_reader_that_raises_anything_else_is_caught():
 # The fuzzer.
 
 
+@pytest.mark.campaign
 def test_fuzzing_finds_nothing_and_reaches_most_of_the_reader():
     found = fuzz.fuzz(inputs=900)
     assert found.failures == []
@@ -139,6 +140,7 @@ def test_fuzzing_finds_nothing_and_reaches_most_of_the_reader():
     assert reached > 0.8 * there
 
 
+@pytest.mark.campaign
 def test_fuzzing_is_the_same_each_time():
     assert fuzz.fuzz(inputs=250, number=1) == fuzz.fuzz(inputs=250, number=1)
     assert fuzz.fuzz(inputs=250, number=1) != fuzz.fuzz(inputs=250, number=2)
@@ -148,6 +150,7 @@ def any_shape(path, name, code, shape):
     return container.DTYPES[code], tuple(shape)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "reader", [careless("dtype, shape and"), careless(_leaf=any_shape), careless(CRC), careless(SIZE)]
 )
@@ -195,6 +198,7 @@ def extra_memory(answer):
     return float(extra)
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.platform == "win32", reason="the resource module")
 def test_a_save_adds_no_second_copy_of_the_state(tmp_path):
     limit = 64 / 4  # MiB: 64 for a state of 1 GiB, and this is a quarter of one

@@ -24,6 +24,7 @@ def figures(answer):
     return {re.split("  +", line)[0]: [int(n) for n in re.findall(r"\b\d+\b", line)] for line in lines}
 
 
+@pytest.mark.campaign
 def test_after_any_of_500_kills_the_newest_checkpoint_is_whole_and_readers_see_whole_saves(tmp_path):
     answer = python("-m", "parity_tests.checkpoint.kills", "--count", 100, cwd=tmp_path)
     found = figures(answer)
