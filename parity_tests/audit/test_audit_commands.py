@@ -19,11 +19,14 @@ import torch_port
 import torch_port.audit
 from numpy_ref.cli import _refuse
 from parity_tests.commands import ROOT, python, strict_json
-from torch_port.audit import commands, saved, script, target, workers
-from torch_port.audit.findings import Failure, Report, Stop, as_plain
-from torch_port.audit.page import html
-from torch_port.audit.report import lines
-from torch_port.audit.script import audit_script
+from torch_port.audit import commands
+from torch_port.audit.judge import target, workers
+from torch_port.audit.judge.findings import Failure, Report, Stop, as_plain
+from torch_port.audit.report.lines import lines
+from torch_port.audit.report.page import html
+from torch_port.audit.script import audit as script
+from torch_port.audit.script import saved
+from torch_port.audit.script.audit import audit_script
 
 REPORTS = {
     0: Report("my:Run", 24, "bitwise", stops=(Stop((7,), True, "bitwise"),)),

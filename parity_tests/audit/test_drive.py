@@ -16,14 +16,15 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from parity_tests.audit import loops  # noqa: E402
-from torch_port.audit import Report, audit, judge  # noqa: E402
-from torch_port.audit.attribution import Suspect, find  # noqa: E402
-from torch_port.audit.findings import as_plain  # noqa: E402
-from torch_port.audit.leaves import Leaf, difference, ulps_between  # noqa: E402
-from torch_port.audit.record import Record  # noqa: E402
-from torch_port.audit.states import is_saved  # noqa: E402
-from torch_port.audit.stops import checked_stops  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from torch_port.audit import Report, audit  # noqa: E402
+from torch_port.audit.judge import compare as judge  # noqa: E402
+from torch_port.audit.judge.attribution import Suspect, find  # noqa: E402
+from torch_port.audit.judge.findings import as_plain  # noqa: E402
+from torch_port.audit.judge.leaves import Leaf, difference, ulps_between  # noqa: E402
+from torch_port.audit.judge.record import Record  # noqa: E402
+from torch_port.audit.judge.states import is_saved  # noqa: E402
+from torch_port.audit.judge.stops import checked_stops  # noqa: E402
+from torch_port.audit.judge.workers import Workers  # noqa: E402
 
 STEPS = 13  # the rate is halved after the tenth
 
@@ -315,11 +316,11 @@ def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.attribution._minimal", lambda equal, kept: kept)
+    monkeypatch.setattr("torch_port.audit.judge.attribution._minimal", lambda equal, kept: kept)
 
 
 def _first_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.attribution._minimal", lambda equal, kept: kept[:1])
+    monkeypatch.setattr("torch_port.audit.judge.attribution._minimal", lambda equal, kept: kept[:1])
 
 
 def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +328,7 @@ def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.states.last_name", lambda path: "")
+    monkeypatch.setattr("torch_port.audit.judge.states.last_name", lambda path: "")
 
 
 @pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])

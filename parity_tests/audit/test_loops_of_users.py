@@ -14,13 +14,14 @@ torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops  # noqa: E402
 from parity_tests.audit import loops_of_users as users  # noqa: E402
-from torch_port.audit import Report, audit, words  # noqa: E402
-from torch_port.audit.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice  # noqa: E402
-from torch_port.audit.expressions import within  # noqa: E402
-from torch_port.audit.observe import walk  # noqa: E402
-from torch_port.audit.restore import link  # noqa: E402
-from torch_port.audit.states import FIRST_VALUE  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from torch_port.audit import Report, audit  # noqa: E402
+from torch_port.audit.judge.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice  # noqa: E402
+from torch_port.audit.judge.states import FIRST_VALUE  # noqa: E402
+from torch_port.audit.judge.workers import Workers  # noqa: E402
+from torch_port.audit.loop.expressions import within  # noqa: E402
+from torch_port.audit.loop.observe import walk  # noqa: E402
+from torch_port.audit.loop.restore import link  # noqa: E402
+from torch_port.audit.report import words  # noqa: E402
 
 CHANGED_NOTHING = "load_state_dict changed nothing"
 

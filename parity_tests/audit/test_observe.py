@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from parity_tests.audit.loops import Everything, Loader  # noqa: E402
-from torch_port.audit.expressions import expression  # noqa: E402
-from torch_port.audit.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
-from torch_port.audit.observe import observe, state_of, walk  # noqa: E402
-from torch_port.audit.places import MISSING  # noqa: E402
-from torch_port.audit.restore import link, make_containers, put_back  # noqa: E402
-from torch_port.audit.values import decode, encode, leaf  # noqa: E402
+from torch_port.audit.judge.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
+from torch_port.audit.loop.expressions import expression  # noqa: E402
+from torch_port.audit.loop.observe import observe, state_of, walk  # noqa: E402
+from torch_port.audit.loop.places import MISSING  # noqa: E402
+from torch_port.audit.loop.restore import link, make_containers, put_back  # noqa: E402
+from torch_port.audit.loop.values import decode, encode, leaf  # noqa: E402
 
 
 class Thing:
@@ -267,15 +267,15 @@ def test_types_shapes_and_devices_differ() -> None:
 
 
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.restore._create", lambda *_: True)
+    monkeypatch.setattr("torch_port.audit.loop.restore._create", lambda *_: True)
 
 
 def _same_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.values._digest", lambda data: "")
+    monkeypatch.setattr("torch_port.audit.loop.values._digest", lambda data: "")
 
 
 def _no_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.restore.MISSING", object())
+    monkeypatch.setattr("torch_port.audit.loop.restore.MISSING", object())
 
 
 @pytest.mark.parametrize("mutant", [_forgetful, _same_digest, _no_drop])

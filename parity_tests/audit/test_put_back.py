@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops_of_data as loops  # noqa: E402
-from torch_port.audit import Report, audit, judge, samples, trials  # noqa: E402
-from torch_port.audit.batches import ENDED, Feeder, Keeper  # noqa: E402
-from torch_port.audit.leaves import Leaf  # noqa: E402
-from torch_port.audit.record import Record, batch_file  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from torch_port.audit import Report, audit  # noqa: E402
+from torch_port.audit.judge import compare as judge  # noqa: E402
+from torch_port.audit.judge import trials  # noqa: E402
+from torch_port.audit.judge.leaves import Leaf  # noqa: E402
+from torch_port.audit.judge.record import Record, batch_file  # noqa: E402
+from torch_port.audit.judge.workers import Workers  # noqa: E402
+from torch_port.audit.loop import samples  # noqa: E402
+from torch_port.audit.loop.batches import ENDED, Feeder, Keeper  # noqa: E402
 
 ZOO = "parity_tests.zoo.faulty_data"
 
@@ -160,7 +163,7 @@ def test_a_loss_is_tried_at_several_stops_until_it_is_caught(workers: Workers) -
 
 
 def test_losses_are_bounded_over_all_stops(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.power.TRIED", 2)
+    monkeypatch.setattr("torch_port.audit.judge.power.TRIED", 2)
     states = audited(workers, "Windows", [3, 5, 7], power=True).states
     tried = ("its loss is caught", "its loss changes nothing")
     assert sum(state.note.startswith(tried) for state in states) == 2

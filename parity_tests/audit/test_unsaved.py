@@ -15,9 +15,9 @@ import numpy as np  # noqa: E402
 
 from parity_tests.audit import loops  # noqa: E402
 from torch_port.audit import audit  # noqa: E402
-from torch_port.audit.unsaved import note_unsaved, refused  # noqa: E402
-from torch_port.audit.worker import describe  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from torch_port.audit.judge.workers import Workers  # noqa: E402
+from torch_port.audit.loop.unsaved import note_unsaved, refused  # noqa: E402
+from torch_port.audit.loop.worker import describe  # noqa: E402
 
 
 class Config:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops, loops_of_data  # noqa: E402
-from torch_port.audit import Report, audit, judge  # noqa: E402
-from torch_port.audit.attribution import Suspect, _name, effective  # noqa: E402
-from torch_port.audit.causes import MOST_LINES  # noqa: E402
-from torch_port.audit.leaves import Leaf  # noqa: E402
-from torch_port.audit.record import Delivery, Record  # noqa: E402
-from torch_port.audit.values import leaf  # noqa: E402
-from torch_port.audit.workers import Workers  # noqa: E402
+from torch_port.audit import Report, audit  # noqa: E402
+from torch_port.audit.judge import compare as judge  # noqa: E402
+from torch_port.audit.judge.attribution import Suspect, _name, effective  # noqa: E402
+from torch_port.audit.judge.causes import MOST_LINES  # noqa: E402
+from torch_port.audit.judge.leaves import Leaf  # noqa: E402
+from torch_port.audit.judge.record import Delivery, Record  # noqa: E402
+from torch_port.audit.judge.workers import Workers  # noqa: E402
+from torch_port.audit.loop.values import leaf  # noqa: E402
 
 
 @pytest.fixture(scope="module")

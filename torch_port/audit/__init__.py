@@ -44,7 +44,7 @@ Beside loops in Python:
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_port.audit.findings import Report
+from torch_port.audit.judge.findings import Report
 
 __all__ = ["Report", "audit"]
 
@@ -75,7 +75,7 @@ def audit(
         timeout: seconds that each call of the user's code may take.
         keep: a directory for the files of the audit; by default they are deleted.
         power: also lose each restored state in turn, to see which losses would be caught.
-        workers: `torch_port.audit.workers.Workers` that several audits share, one after the other.
+        workers: `torch_port.audit.judge.workers.Workers` that several audits share, one after the other.
         note: called with a line about what is going on.
 
     Returns:
@@ -85,8 +85,8 @@ def audit(
         ValueError: steps or stops that make no audit, or a target that is not there.
         TypeError: a class or function that no other process can import.
     """
-    from torch_port.audit.drive import audit_target
-    from torch_port.audit.target import target_of
+    from torch_port.audit.judge.audit import audit_target
+    from torch_port.audit.judge.target import target_of
 
     return audit_target(
         target_of(target),

@@ -16,9 +16,9 @@ from typing import Any
 from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, warn
 from torch_port.audit.crash import add_arguments as add_crash_arguments
 from torch_port.audit.crash import run_crash
-from torch_port.audit.findings import Report
-from torch_port.audit.placeholders import check_commands
-from torch_port.audit.stops import steps_of
+from torch_port.audit.judge.findings import Report
+from torch_port.audit.judge.stops import steps_of
+from torch_port.audit.script.placeholders import check_commands
 
 SUFFIXES = (".html", ".json")
 AT_ONCE = 1.0  # seconds within which a signal that comes again is the same one
@@ -105,7 +105,7 @@ def run_audit(impl: Any, options: argparse.Namespace) -> int:
     more |= {"steps": options.steps, "at": options.at, "every_step": options.every_step}
     with ended_by_signals() as ending:
         if options.script is not None:
-            from torch_port.audit.script import audit_script
+            from torch_port.audit.script.audit import audit_script
 
             report = audit_script(options.script, options.resume, allow=options.allow, **more)
         else:
@@ -116,8 +116,8 @@ def run_audit(impl: Any, options: argparse.Namespace) -> int:
 def _audit(target: str, more: dict[str, Any], ending: list[Callable[[], None]]) -> Report:
     """Audit a loop in workers that a signal ends: an audit would wait for what they are doing."""
     from torch_port.audit import audit
-    from torch_port.audit.target import target_of
-    from torch_port.audit.workers import Workers
+    from torch_port.audit.judge.target import target_of
+    from torch_port.audit.judge.workers import Workers
 
     target = target_of(target)  # before any process starts
     with Workers() as workers:
@@ -171,8 +171,8 @@ def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
 
 def _tell(report: Report, options: argparse.Namespace) -> bool:
     """Write the files asked for, and print the report; whether each could be written."""
-    from torch_port.audit.page import html
-    from torch_port.audit.report import as_json, lines
+    from torch_port.audit.report.lines import as_json, lines
+    from torch_port.audit.report.page import html
 
     faults: dict[Path, OSError] = {}
     for path in options.report:

@@ -1,0 +1,1 @@
+"""A report as lines, as JSON and as a page."""

@@ -1,0 +1,1 @@
+"""The audit of a script as it is, from two commands."""
