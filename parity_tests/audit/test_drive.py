@@ -20,10 +20,14 @@ from torch_port.audit import Report, audit  # noqa: E402
 from torch_port.audit.judge import compare as judge  # noqa: E402
 from torch_port.audit.judge.attribution import Suspect, find  # noqa: E402
 from torch_port.audit.judge.findings import as_plain  # noqa: E402
-from torch_port.audit.judge.leaves import Leaf, difference, ulps_between  # noqa: E402
-from torch_port.audit.judge.record import Record  # noqa: E402
-from torch_port.audit.judge.states import is_saved  # noqa: E402
+from torch_port.audit.judge.record import (  # noqa: E402
+    Leaf,
+    Record,
+    difference,
+    ulps_between,
+)
 from torch_port.audit.judge.stops import checked_stops  # noqa: E402
+from torch_port.audit.judge.stored import is_saved  # noqa: E402
 from torch_port.audit.judge.workers import Workers  # noqa: E402
 
 STEPS = 13  # the rate is halved after the tenth
@@ -328,7 +332,7 @@ def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.judge.states.last_name", lambda path: "")
+    monkeypatch.setattr("torch_port.audit.judge.stored.last_name", lambda path: "")
 
 
 @pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])

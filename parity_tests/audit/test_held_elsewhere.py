@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 from parity_tests.audit import loops_held_elsewhere as loops  # noqa: E402
 from torch_port.audit import audit  # noqa: E402
 from torch_port.audit.judge.workers import Workers  # noqa: E402
-from torch_port.audit.loop.classes import is_users, path_of_class  # noqa: E402
 from torch_port.audit.loop.expressions import expression  # noqa: E402
+from torch_port.audit.loop.held import is_users, path_of_class  # noqa: E402
 from torch_port.audit.loop.observe import observe, walk  # noqa: E402
 from torch_port.audit.loop.places import MISSING, entry, key_of  # noqa: E402
 from torch_port.audit.loop.restore import put_back  # noqa: E402

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from parity_tests.audit.loops import Everything, Loader  # noqa: E402
-from torch_port.audit.judge.leaves import Leaf, difference, leaf_from_plain  # noqa: E402
+from torch_port.audit.judge.record import Leaf, difference, leaf_from_plain  # noqa: E402
 from torch_port.audit.loop.expressions import expression  # noqa: E402
 from torch_port.audit.loop.observe import observe, state_of, walk  # noqa: E402
 from torch_port.audit.loop.places import MISSING  # noqa: E402

@@ -11,13 +11,16 @@ torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops_of_data as loops  # noqa: E402
 from torch_port.audit import Report, audit  # noqa: E402
+from torch_port.audit.judge import attribution  # noqa: E402
 from torch_port.audit.judge import compare as judge  # noqa: E402
-from torch_port.audit.judge import trials  # noqa: E402
-from torch_port.audit.judge.leaves import Leaf  # noqa: E402
-from torch_port.audit.judge.record import Record, batch_file  # noqa: E402
+from torch_port.audit.judge.record import (  # noqa: E402
+    Leaf,
+    Record,
+    batch_file,
+)
 from torch_port.audit.judge.workers import Workers  # noqa: E402
 from torch_port.audit.loop import samples  # noqa: E402
-from torch_port.audit.loop.batches import ENDED, Feeder, Keeper  # noqa: E402
+from torch_port.audit.loop.samples import ENDED, Feeder, Keeper  # noqa: E402
 
 ZOO = "parity_tests.zoo.faulty_data"
 
@@ -52,7 +55,7 @@ def test_faults_in_a_loader_s_workers_are_proved(workers: Workers, name: str, at
 
 
 def test_batches_that_take_too_much_room_prove_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "MOST", 100)
+    monkeypatch.setattr(attribution, "MOST", 100)
     (stop,) = audited(workers, "DrawsInWorkers").stops
     assert (stop.lost[0], stop.proved) == ("samples", False), stop
     assert "the batches were not put back" in stop.cause

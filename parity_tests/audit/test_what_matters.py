@@ -14,8 +14,11 @@ from torch_port.audit import Report, audit  # noqa: E402
 from torch_port.audit.judge import compare as judge  # noqa: E402
 from torch_port.audit.judge.attribution import Suspect, _name, effective  # noqa: E402
 from torch_port.audit.judge.causes import MOST_LINES  # noqa: E402
-from torch_port.audit.judge.leaves import Leaf  # noqa: E402
-from torch_port.audit.judge.record import Delivery, Record  # noqa: E402
+from torch_port.audit.judge.record import (  # noqa: E402
+    Delivery,
+    Leaf,
+    Record,
+)
 from torch_port.audit.judge.workers import Workers  # noqa: E402
 from torch_port.audit.loop.values import leaf  # noqa: E402
 

@@ -12,8 +12,8 @@ from torch_port.audit import Report, audit  # noqa: E402
 from torch_port.audit.judge import compare as judge  # noqa: E402
 from torch_port.audit.judge.attribution import Suspect  # noqa: E402
 from torch_port.audit.judge.causes import cause, keys_unmatched, other_type  # noqa: E402
-from torch_port.audit.judge.leaves import Leaf, difference  # noqa: E402
-from torch_port.audit.judge.states import is_saved  # noqa: E402
+from torch_port.audit.judge.record import Leaf, difference  # noqa: E402
+from torch_port.audit.judge.stored import is_saved  # noqa: E402
 from torch_port.audit.judge.workers import Workers  # noqa: E402
 from torch_port.audit.loop.checks import other_types  # noqa: E402
 from torch_port.audit.loop.values import leaf  # noqa: E402

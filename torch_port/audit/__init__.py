@@ -85,7 +85,7 @@ def audit(
         ValueError: steps or stops that make no audit, or a target that is not there.
         TypeError: a class or function that no other process can import.
     """
-    from torch_port.audit.judge.audit import audit_target
+    from torch_port.audit.judge.fold import audit_target
     from torch_port.audit.judge.target import target_of
 
     return audit_target(

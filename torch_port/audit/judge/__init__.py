@@ -1,1 +1,1 @@
-"""The judge: starts workers, reads their records, decides and explains. It never imports torch."""
+"""The judge: starts workers, reads their records, decides and explains; it never imports torch."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from torch_port.audit.judge.leaves import Leaf
-from torch_port.audit.judge.paths import DATA, PLACE_IN_GROUPS, join
+from torch_port.audit.judge.record import DATA, PLACE_IN_GROUPS, Leaf, join
 from torch_port.audit.report.words import few
 
 SHOWN = 4  # keys in a sentence

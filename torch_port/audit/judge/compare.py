@@ -8,12 +8,11 @@ they change. So does what an iterator holds, where only one of the runs shows it
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
 from torch_port.audit.judge.findings import Difference
-from torch_port.audit.judge.leaves import Leaf, difference, relative_distance
-from torch_port.audit.judge.record import Delivery, Record
+from torch_port.audit.judge.record import Delivery, Leaf, Record, difference, relative_distance
 
 # The kinds in the order in which they tell what happened: causes before effects.
 TELLING = (
@@ -70,7 +69,7 @@ def telling(path: str, kind: str) -> tuple[int, int, str]:
 
 
 def compare(
-    a: Record, b: Record, stop: int, *, passed: Iterable[str] = (), moving: set[str] | None = None
+    a: Record, b: Record, stop: int, *, passed: Iterable[str] = (), moving: Set[str] | None = None
 ) -> Comparison:
     """Compare a resumed run with the uninterrupted one at every step after a stop.
 
@@ -142,7 +141,7 @@ def at_load(stop: int, lost: Iterable[Any], here: dict[str, Leaf], there: dict[s
     return None
 
 
-def judged(path: str, kind: str, moves: set[str]) -> bool:
+def judged(path: str, kind: str, moves: Set[str]) -> bool:
     """Whether a leaf of this kind must be equal."""
     if kind in RESULTS:
         return not path.endswith(NO_RESULTS)

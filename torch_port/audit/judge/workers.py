@@ -1,12 +1,14 @@
-"""The worker processes, seen from the process of the audit."""
+"""The worker processes, seen from the process of the audit, and the runner of one target in them."""
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,44 @@ class Workers:
         for worker in self.all:
             worker.close()
         self.pool.shutdown()
+
+
+class Runner:
+    """Runs one target in the workers, from the import to the last run: `with Runner(...) as runner`."""
+
+    def __init__(
+        self, workers: Workers, target: str, home: Path, steps: int, limit: float, note: Callable[[str], None]
+    ) -> None:
+        self.workers, self.target, self.home, self.steps, self.limit = workers, target, home, steps, limit
+        self.note = note
+        self._numbers = itertools.count(1)
+        self._jobs: list[Future[Any]] = []
+
+    def __enter__(self) -> "Runner":
+        for worker in self.workers.all:
+            worker.open(self.target, self.home, self.limit)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wait(self._jobs)
+        for worker in self.workers.all:
+            worker.leave()
+
+    def run(self, worker: int, name: str, **spec: Any) -> Record:
+        """A run in a worker.
+
+        Args:
+            worker: its number.
+            name: of the record's file.
+            spec: what the run is asked to do, see `loop.trial.Spec`.
+
+        Raises:
+            AuditFailed: as `Worker.run`.
+        """
+        spec["record"] = str(self.home / f"{next(self._numbers):04d}-{name}.json")
+        return self.workers.all[worker].run({"steps": self.steps, "start": 0, **spec})
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Do something in a thread; the runner does not end before. Called from the thread that made the runner."""
+        self._jobs.append(self.workers.pool.submit(function, *arguments))
+        return self._jobs[-1]

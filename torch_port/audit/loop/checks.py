@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_port.audit.judge.leaves import Leaf
-from torch_port.audit.judge.states import last_name
+from torch_port.audit.judge.record import Leaf
+from torch_port.audit.judge.stored import last_name
 from torch_port.audit.loop.observe import Seen, observe, walk
 from torch_port.audit.loop.values import GENERATORS, leaf
 from torch_port.audit.report.words import few

@@ -16,7 +16,7 @@ def expression(seen: Seen, path: str) -> str:
         return path.removeprefix("globals.") if bare else f"self.{path}"
     owner, name = seen.objects[path[:place]], path[place:]
     before = expression(seen, path[:place])
-    if hook := re.fullmatch(r"\.(\w+_hooks)\[(\d+)\]", name):  # see `functions.called_by`
+    if hook := re.fullmatch(r"\.(\w+_hooks)\[(\d+)\]", name):  # see `held.called_by`
         return f"[*{before}.{hook[1]}.values()][{hook[2]}]"
     if name.startswith("["):
         return f"{before}{name}"

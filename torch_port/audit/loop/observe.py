@@ -21,20 +21,25 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from torch_port.audit.judge.leaves import Leaf
-from torch_port.audit.judge.paths import DATA, join, place_in_groups
-from torch_port.audit.loop.classes import held_by_class, is_users, methods_of_class, path_of_class
-from torch_port.audit.loop.functions import BOUND, called_by, held_by
-from torch_port.audit.loop.hidden import (
+from torch_port.audit.judge.record import DATA, Leaf, join, place_in_groups
+from torch_port.audit.loop.held import (
+    BOUND,
     HIDDEN_OF_MODULES,
     HIDDEN_OF_OPTIMIZERS,
     HIDDEN_OF_SCHEDULES,
     UNSEEN,
+    attributes_of,
+    called_by,
+    held_by,
+    held_by_class,
     holds_nothing,
     is_opaque,
+    is_users,
+    methods_of_class,
     own_of_library,
+    path_of_class,
 )
-from torch_port.audit.loop.places import attributes_of, entry, in_dict, in_list, in_object, in_scaler, into
+from torch_port.audit.loop.places import entry, in_dict, in_list, in_object, in_scaler, into
 from torch_port.audit.loop.values import (
     GENERATORS,
     PLAIN,

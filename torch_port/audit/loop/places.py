@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
-from torch_port.audit.loop.hidden import HIDDEN_OF_LOADERS
 from torch_port.audit.loop.values import PLAIN
 
 MISSING = object()
@@ -157,18 +155,3 @@ def _lazy(scaler: Any, tensor: str, initial: str) -> Callable[[Any], None]:
             here.fill_(value)
 
     return put
-
-
-def attributes_of(owner: Any) -> list[tuple[str, Any]]:
-    """The attributes an object itself holds."""
-    found = dict(getattr(owner, "__dict__", {}))
-    for cls in type(owner).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            value = getattr(owner, name, MISSING)
-            if name not in ("__dict__", "__weakref__") and value is not MISSING:
-                found.setdefault(name, value)
-    if isinstance(owner, DataLoader):
-        found = {name: found[name] for name in found if not HIDDEN_OF_LOADERS.fullmatch(name)}
-        found = {**({"generator": found["generator"]} if "generator" in found else {}), **found}  # its first name
-    return list(found.items())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from torch_port.audit.judge.paths import DATA, PLACE_IN_GROUPS
+from torch_port.audit.judge.record import DATA, PLACE_IN_GROUPS
 from torch_port.audit.loop.observe import Seen
 from torch_port.audit.loop.places import MISSING, in_dict, in_object, key_of, train_instead
 

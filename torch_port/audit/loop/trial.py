@@ -18,10 +18,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader
 
 from torch_port.audit.judge.findings import Failure
-from torch_port.audit.judge.leaves import Leaf
-from torch_port.audit.judge.record import Delivery
+from torch_port.audit.judge.record import Delivery, Leaf
 from torch_port.audit.loop.expressions import expression, within
-from torch_port.audit.loop.hidden import feeds
+from torch_port.audit.loop.held import feeds
 from torch_port.audit.loop.observe import Seen, observe, state_of, walk
 from torch_port.audit.loop.places import MISSING
 from torch_port.audit.loop.restore import link, make_containers, put_back

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_port.audit.judge.leaves import SAMPLED, Leaf, encode_sample
+from torch_port.audit.judge.record import SAMPLED, Leaf, encode_sample
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None), np.generic, torch.dtype, torch.device, torch.Size)
 LONG = 64  # a dict of more plain entries than these is one state
