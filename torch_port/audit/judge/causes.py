@@ -1,6 +1,7 @@
-"""What was lost, in words, and the line to add."""
+"""What was lost, in words, and the line to add: one table by kind, and what the values tell beside it."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torch_port.audit.judge.record import DATA, PLACE_IN_GROUPS, Leaf, join
 from torch_port.audit.report.words import few
@@ -8,6 +9,56 @@ from torch_port.audit.report.words import few
 SHOWN = 4  # keys in a sentence
 OWN_COUNTS = ("line", "position", "base_seed")  # of any generator or iterator
 Leaves = dict[str, Leaf]
+
+
+class Cause(NamedTuple):
+    """What is said of a lost state of one kind; names in braces are filled in."""
+
+    words: str  # empty: how its values differ tells
+    advice: str  # the line to add
+
+
+POSITION_ADVICE = (
+    "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
+    "after the load make the same order and skip that many"
+)
+_STATE_DICT = Cause("", 'save {place}.state_dict(), and load it: {place}.load_state_dict(state["{key}"])')
+_STRICT = Cause("", "save {place}.state_dict() with all of its buffers, and load it with strict=True")
+_VALUE = Cause("", "save {own}, and set it in load_state_dict{shared}")
+CAUSES = {
+    "samples": Cause(
+        "the loop gets other batches: what the dataset, the sampler or a loader's worker draws or counts is not "
+        "restored",
+        "save what the dataset and the sampler draw from or count; make what a worker draws depend on the sample's "
+        "index and a saved epoch only",
+    ),
+    "position": Cause("{owner} was in the middle of its data{stood}, and begins anew after the load", POSITION_ADVICE),
+    "generator": Cause("{path} is not where it was{drift}", "save {save}, and {restore}"),
+    "gradient": Cause(
+        "gradients were being accumulated in {path}, and are gone after the load",
+        "stop only between accumulation windows, or save the gradients too",
+    ),
+    "optimizer": _STATE_DICT,
+    "schedule": _STATE_DICT,
+    "scaler": _STATE_DICT,
+    "parameter": _STRICT,
+    "buffer": _STRICT,
+    "mode": Cause("", "call {module}.train() (or .eval()) after the load, as the loop had it"),
+    "requires_grad": Cause("", "set {own} again in load_state_dict from the step or a saved flag"),
+    "counter": _VALUE,
+    "other": _VALUE,
+}
+_CALL, _SET = "call {} last in load_state_dict", 'put it back last in load_state_dict: {} = state["{{key}}"]'
+GENERATORS = {  # of a process by its path, any other by its class: what is saved, and how it is restored
+    "rng/torch": ("torch.get_rng_state()", _CALL.format("torch.set_rng_state(...)")),
+    "rng/numpy": ("np.random.get_state()", _CALL.format("np.random.set_state(...)")),
+    "rng/python": ("random.getstate()", _CALL.format("random.setstate(...)")),
+    "rng/cuda": ("torch.cuda.get_rng_state_all()", _CALL.format("torch.cuda.set_rng_state_all(...)")),
+    "numpy.Generator": ("{own}.bit_generator.state", _SET.format("{own}.bit_generator.state")),
+    "numpy.BitGenerator": ("{own}.state", _SET.format("{own}.state")),
+    "random.Random": ("{own}.getstate()", _CALL.format('{own}.setstate(state["{key}"])')),
+    "": ("{own}.get_state()", _CALL.format('{own}.set_state(state["{key}"])')),
+}
 
 
 def cause(
@@ -40,23 +91,17 @@ def cause(
         if target in here and here[target].device:
             return f"{place} shares its memory with {target} before the stop, and not after the load"
         return f"{place} is {target} itself before the stop, and something of its own after the load"
-    a, b = here.get(path), there.get(path)
-    if kind == "generator":
-        return f"{path} is not where it was" + (f": {drift[path]}" if path in drift else "")
-    if kind == "samples":
-        return (
-            "the loop gets other batches: what the dataset, the sampler or a loader's worker draws or counts "
-            "is not restored"
-        )
-    if kind == "position":
-        loader = path.removesuffix(".position")
-        held = {name: one for name, one in here.items() if name.startswith(f"{loader}.") and one.kind == "position"}
-        counts = [name[len(loader) + 1 :] for name, one in held.items() if one.dtype == "int"]
+    if words := CAUSES[kind].words if kind in CAUSES else "":
+        owner = path.removesuffix(".position")
+        counts = [
+            name[len(owner) + 1 :]
+            for name, one in here.items()
+            if name.startswith(f"{owner}.") and one.kind == "position" and one.dtype == "int"
+        ]
         counts = [name for name in counts if name not in OWN_COUNTS]
-        where = f" (where {', '.join(counts)} stood)" if counts else ""
-        return f"{loader} was in the middle of its data{where}, and begins anew after the load"
-    if kind == "gradient":
-        return f"gradients were being accumulated in {path}, and are gone after the load"
+        stood = f" (where {', '.join(counts)} stood)" if counts else ""
+        return words.format(path=path, owner=owner, stood=stood, drift=f": {drift[path]}" if path in drift else "")
+    a, b = here.get(path), there.get(path)
     items, later = _items(path, here), _items(path, there)
     if items != later and not (items and later):
         return f"{path} held {_count(items)} at the stop, and holds {_count(later)} after the load"
@@ -203,10 +248,6 @@ def advice(
         dtype: the library and the class of a generator.
         within: path -> what it is in words, where no line of the run's methods reaches it.
     """
-
-    def code(place: str) -> str:
-        return _code(place, written)
-
     if kind == "other" and "optimizer" in path.split("."):
         return f"load into the optimizer that {path} refers to, or make {path.rpartition('.')[0]} anew after it"
     if saved and kind not in ("mode", "position"):
@@ -216,43 +257,20 @@ def advice(
         return f"keep {inner} in an attribute of the run: save that, and set it in load_state_dict"
     if "/" not in path:
         place = ".".join(path.split(".")[: 2 if path.startswith("globals.") else 1])
-    if kind in ("optimizer", "schedule", "scaler"):
-        owner, key = code(place), place.rpartition(".")[2]
-        return f'save {owner}.state_dict(), and load it: {owner}.load_state_dict(state["{key}"])'
-    if kind in ("parameter", "buffer"):
-        return f"save {code(place)}.state_dict() with all of its buffers, and load it with strict=True"
-    if kind == "mode":
-        if path.endswith("requires_grad"):
-            return f"set {code(path)} again in load_state_dict from the step or a saved flag"
-        return f"call {code(path.removesuffix('.training'))}.train() (or .eval()) after the load, as the loop had it"
-    if kind == "generator":
-        calls = {
-            "rng/torch": ("torch.get_rng_state()", "torch.set_rng_state(...)"),
-            "rng/numpy": ("np.random.get_state()", "np.random.set_state(...)"),
-            "rng/python": ("random.getstate()", "random.setstate(...)"),
-        }
-        if path.startswith("rng/cuda"):
-            calls[path] = ("torch.cuda.get_rng_state_all()", "torch.cuda.set_rng_state_all(...)")
-        if path in calls:
-            save, load = calls[path]
-            return f"save {save}, and call {load} last in load_state_dict"
-        own, key = code(path), path.rpartition(".")[2]
-        if dtype in ("numpy.Generator", "numpy.BitGenerator"):
-            state = f"{own}.bit_generator.state" if dtype == "numpy.Generator" else f"{own}.state"
-            return f'save {state}, and put it back last in load_state_dict: {state} = state["{key}"]'
-        getter, setter = ("getstate", "setstate") if dtype == "random.Random" else ("get_state", "set_state")
-        return f'save {own}.{getter}(), and call {own}.{setter}(state["{key}"]) last in load_state_dict'
-    if kind == "position":
-        return POSITION_ADVICE
-    if kind == "samples":
-        return (
-            "save what the dataset and the sampler draw from or count; "
-            "make what a worker draws depend on the sample's index and a saved epoch only"
-        )
-    if kind == "gradient":
-        return "stop only between accumulation windows, or save the gradients too"
-    shared = f" (global {code(path)})" if path.startswith("globals.") and code(path).isidentifier() else ""
-    return f"save {code(path)}, and set it in load_state_dict{shared}"
+    if path.endswith("requires_grad") and kind == "mode":
+        kind = "requires_grad"
+    own, key = _code(path, written), (path if kind == "generator" else place).rpartition(".")[2]
+    group = "rng/cuda" if path.startswith("rng/cuda") else path if path in GENERATORS else dtype
+    save, restore = (text.format(own=own, key=key) for text in GENERATORS.get(group, GENERATORS[""]))
+    return CAUSES.get(kind, _VALUE).advice.format(
+        place=_code(place, written),
+        key=key,
+        own=own,
+        module=_code(path.removesuffix(".training"), written),
+        save=save,
+        restore=restore,
+        shared=f" (global {own})" if path.startswith("globals.") and own.isidentifier() else "",
+    )
 
 
 def _code(path: str, written: Mapping[str, str]) -> str:
@@ -260,10 +278,6 @@ def _code(path: str, written: Mapping[str, str]) -> str:
     return written.get(path, f"self.{path}")
 
 
-POSITION_ADVICE = (
-    "save how many batches of this epoch were used and the state of the shuffling generator at its begin; "
-    "after the load make the same order and skip that many"
-)
 WORDS_UNPROVED = (
     "no state that can be put back makes the run equal, so that this is suspected only, and what the audit does not "
     "see may be lost too"
