@@ -5,7 +5,6 @@ import os
 import random  # noqa: TID251
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -31,12 +30,6 @@ from torch_port.audit.judge.stored import is_saved  # noqa: E402
 from torch_port.audit.judge.workers import Workers  # noqa: E402
 
 STEPS = 13  # the rate is halved after the tenth
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
 
 
 def audited(workers: Workers, name: str, at: object = (7,), **options: object) -> Report:
@@ -67,50 +60,6 @@ def test_a_forgotten_state_is_named_first_and_proved(workers: Workers, name: str
     assert all(one.startswith(loops.NAMED[name]) for one in stop.lost), stop  # and nothing else
     assert stop.cause
     assert stop.advice
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "lost"),
-    [
-        ("ForgetsMoments", 7, ("optimizer/exp_avg_sq",)),
-        ("ForgetsBuffer", 7, ("model.1.running_var",)),
-        ("Loader", 7, ("loader.position",)),
-        ("Accumulates", 7, ("model.grad",)),
-    ],
-)
-def test_the_lost_set_is_minimal(workers: Workers, name: str, at: int, lost: tuple[str, ...]) -> None:
-    (stop,) = audited(workers, name, [at]).stops
-    assert (stop.lost, stop.proved) == (lost, True), stop
-
-
-@pytest.mark.parametrize(
-    ("name", "lost", "said"),
-    [
-        ("Coincides", "k", "save self.k, and set it in load_state_dict"),
-        ("Hidden", "model.c", "save self.model.c, and set it in load_state_dict"),
-        ("Recent", "recent", "save self.recent, and set it in load_state_dict"),
-        ("RecentList", "recent", "save self.recent, and set it in load_state_dict"),
-        ("Counts", "globals.COUNT", "save COUNT, and set it in load_state_dict (global COUNT)"),
-        ("Halves", "model", "model is saved as float16: save it in float32"),
-        ("Streams_torch", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
-        ("Streams_old", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
-        ("Streams_numpy", "streams.noise", 'self.streams["noise"].bit_generator.state = state["noise"]'),
-        ("Streams_python", "streams.noise", 'self.streams["noise"].setstate(state["noise"])'),
-    ],
-)
-def test_the_line_to_add_can_be_written(workers: Workers, name: str, lost: str, said: str) -> None:
-    report = audited(workers, name, [11])
-    (stop,) = report.stops
-    assert (stop.lost, stop.proved) == ((lost,), True), stop
-    assert len(stop.advice) == 1
-    assert said in stop.advice[0]
-    if name.startswith("Recent"):
-        assert (
-            stop.cause
-            == f"recent held {3 if name == 'Recent' else 11} items at the stop, and holds nothing after the load"
-        )
-    if name == "Coincides":
-        assert {state.path: state.saved for state in report.states}.items() >= {"i": True, "k": False}.items()
 
 
 PARTS = st.sampled_from(["a", "b", "count", "k"])
@@ -168,17 +117,6 @@ def test_loads_are_checked(workers: Workers) -> None:
     assert not any("changed nothing" in line or "loaded and saved again" in line for line in said)
     again = audited(workers, "Forgets_best").warnings
     assert "a state that is loaded and saved again differs: 'best'" in again
-
-
-def test_a_loop_that_writes_its_own_file_and_reads_none_is_audited_by_its_state_dict(workers: Workers) -> None:
-    report = audited(workers, "OnlySaves")
-    assert report.holds, report
-
-
-def test_a_loop_may_have_its_own_file(workers: Workers) -> None:
-    report = audited(workers, "OwnFile")
-    assert report.verdict == "bitwise", report
-    assert all(state.saved is None for state in report.states)
 
 
 @pytest.mark.parametrize(

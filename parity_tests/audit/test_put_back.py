@@ -1,6 +1,5 @@
 """What a trial puts back beyond plain states: batches, positions, a hash seed; and the losses that are tried."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,6 @@ from torch_port.audit.loop.samples import ENDED, Feeder, Keeper  # noqa: E402
 ZOO = "parity_tests.zoo.faulty_data"
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
-
-
 def audited(workers: Workers, name: str, at: object = (7,), **options: object) -> Report:
     target = name if ":" in name else f"{loops.__name__}:{name}"
     return audit(target, steps=13, at=at, workers=workers, **{"power": False, **options})
@@ -39,30 +32,11 @@ def audited(workers: Workers, name: str, at: object = (7,), **options: object) -
 # Batches
 
 
-@pytest.mark.parametrize(
-    ("name", "at", "lost"),
-    [
-        (f"{ZOO}:SeedsWorkersByNumber", 7, "samples"),
-        (f"{ZOO}:WorkersKeepTheOffset", 7, "samples"),
-        (f"{ZOO}:SetsPositionTooLate", 7, "samples"),
-        (f"{ZOO}:ChangesTheWorkerCount", 10, "workers"),
-        ("DrawsInWorkers", 7, "samples"),
-    ],
-)
-def test_faults_in_a_loader_s_workers_are_proved(workers: Workers, name: str, at: int, lost: str) -> None:
-    (stop,) = audited(workers, name, [at]).stops
-    assert (stop.lost, stop.proved) == ((lost,), True), stop
-
-
 def test_batches_that_take_too_much_room_prove_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attribution, "MOST", 100)
     (stop,) = audited(workers, "DrawsInWorkers").stops
     assert (stop.lost[0], stop.proved) == ("samples", False), stop
     assert "the batches were not put back" in stop.cause
-
-
-def test_a_loader_s_name_does_not_depend_on_when_its_iterator_was_made(workers: Workers) -> None:
-    assert audited(workers, "Loads", [2, 7]).verdict == "bitwise"  # in the constructor, or by the load
 
 
 def test_each_pass_of_persistent_workers_is_one_of_its_own(workers: Workers, tmp_path: Path) -> None:
