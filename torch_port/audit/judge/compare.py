@@ -158,8 +158,10 @@ def out_of_sight(path: str, *moments: tuple[Record, dict[str, Leaf]]) -> bool:
         return False
     return any(
         one.kind == "position" and path.startswith((f"{within}.", f"{within}["))
-        for record, leaves in moments for place, one in leaves.items() for within in (record.groups.get(place, place),)
-    )  # fmt: skip
+        for record, leaves in moments
+        for place, one in leaves.items()
+        for within in (record.groups.get(place, place),)
+    )
 
 
 def floor_of(a: Record, b: Record) -> tuple[Difference | None, dict[str, float], set[str]]:
@@ -180,8 +182,10 @@ def floor_of(a: Record, b: Record) -> tuple[Difference | None, dict[str, float],
 def is_rounding(floor: dict[str, float], record: Record) -> bool:
     """Whether a noise floor is small enough to judge by: each leaf to a hundredth of its size, and the same samples."""
     last = record.at[max(record.at)]
-    return all(relative_distance(Difference(0, path, None, None, apart), last.get(path)) < 0.01
-               for path, apart in floor.items())  # fmt: skip
+    return all(
+        relative_distance(Difference(0, path, None, None, apart), last.get(path)) < 0.01
+        for path, apart in floor.items()
+    )
 
 
 def within(largest: dict[str, float], floor: dict[str, float]) -> bool:
@@ -190,5 +194,9 @@ def within(largest: dict[str, float], floor: dict[str, float]) -> bool:
 
 
 def _same(a: Leaf | None, b: Leaf | None) -> bool:
-    return a is not None and b is not None and a.digest == b.digest and (a.dtype, a.shape, a.device) == (
-        b.dtype, b.shape, b.device)  # fmt: skip
+    return (
+        a is not None
+        and b is not None
+        and a.digest == b.digest
+        and (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
+    )

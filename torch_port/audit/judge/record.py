@@ -158,8 +158,13 @@ def rest_of_iterators(record: Record, stop: int) -> dict[str, dict[str, Any]]:
             latest.update({one.loader: (one.iterator, one.digest == "") for one in record.deliveries[step]})
     rest = {}
     for name, (number, ended) in latest.items():
-        later = [one for step in sorted(record.deliveries) if step > stop for one in record.deliveries[step]
-                 if one.iterator == number]  # fmt: skip
+        later = [
+            one
+            for step in sorted(record.deliveries)
+            if step > stop
+            for one in record.deliveries[step]
+            if one.iterator == number
+        ]
         if later and not ended:
             ids = [one.ids for one in later if one.digest]
             at, draws = record.facts.get("ends", {}).get(str(number), (0, []))

@@ -36,8 +36,12 @@ def choose_stops(record: Record, steps: int) -> Stops:
     """
     ends = {step - 1 for step, found in record.deliveries.items() if any(one.digest == "" for one in found)}
     rates = [path for path in record.at[max(record.at)] if "/lr" in path]
-    moved = {step for step in range(1, steps) for path in rates
-             if record.at[step].get(path) != record.at.get(step - 1, {}).get(path)}  # fmt: skip
+    moved = {
+        step
+        for step in range(1, steps)
+        for path in rates
+        if record.at[step].get(path) != record.at.get(step - 1, {}).get(path)
+    }
     bounds = {step for step in ends | (moved if len(moved) < steps // 2 else set()) if 1 <= step < steps}
     middle = steps // 2
     inside = sorted(set(range(2, steps - 1)) - bounds, key=lambda step: (abs(step - middle), step))

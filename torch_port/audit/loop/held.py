@@ -134,16 +134,23 @@ def path_of_class(cls: type, module: dict[str, Any]) -> str:
     name = cls.__qualname__.rpartition("<locals>.")[2]
     outer = module.get(name.partition(".")[0])
     within = isinstance(outer, type) and (outer.__module__, outer.__qualname__) == (
-        cls.__module__, cls.__qualname__[: len(outer.__qualname__)])  # fmt: skip
+        cls.__module__,
+        cls.__qualname__[: len(outer.__qualname__)],
+    )
     return f"globals.{name}" if outer is cls or (within and "." in name) else name
 
 
 def held_by_class(cls: type) -> list[tuple[str, Any]]:
     """The attributes of a class that may be state: no functions, properties and the like, no members of an enum."""
-    return [] if issubclass(cls, Enum) else [
-        (name, value) for name, value in list(vars(cls).items())
-        if not name.startswith("__") and not hasattr(type(value), "__get__")
-    ]  # fmt: skip
+    return (
+        []
+        if issubclass(cls, Enum)
+        else [
+            (name, value)
+            for name, value in list(vars(cls).items())
+            if not name.startswith("__") and not hasattr(type(value), "__get__")
+        ]
+    )
 
 
 def methods_of_class(cls: type) -> list[tuple[str, Any]]:

@@ -273,8 +273,13 @@ class _Walker:
             place = join(path, name)
             self.at.setdefault(id(module), place)
             self.objects[place] = module
-            self.add(join(place, "training"), "mode", module.training, in_object(module, "training"),
-                     group=join(path, "training"))  # fmt: skip
+            self.add(
+                join(place, "training"),
+                "mode",
+                module.training,
+                in_object(module, "training"),
+                group=join(path, "training"),
+            )
         for name, parameter in root.named_parameters():
             if id(parameter) not in self.names:
                 self._parameter(join(path, name), name, parameter, path)

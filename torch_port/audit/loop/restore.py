@@ -41,9 +41,10 @@ def put_back(seen: Seen, values: dict[str, Any]) -> list[str]:
 def link(seen: Seen, links: dict[str, str | None]) -> list[str]:
     """Make each path the very object or memory of its target, or its own for None; returns those that cannot be."""
     return [
-        path for path, target in links.items()
+        path
+        for path, target in links.items()
         if not (_unlink(seen, path) if target is None else _link(seen, path, seen.objects.get(target)))
-    ]  # fmt: skip
+    ]
 
 
 def _link(seen: Seen, path: str, there: Any) -> bool:

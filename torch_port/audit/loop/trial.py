@@ -110,8 +110,13 @@ class Trial:
             [when, {path: list(one) for path, one in leaves.items()}, gone] for when, leaves, gone in self.moments
         ]
         self.facts["ends"] = self.recorder.ends
-        whole = {"failure": failure, "moments": moments, "deliveries": self.deliveries, "groups": self.groups,
-                 "facts": self.facts}  # fmt: skip
+        whole = {
+            "failure": failure,
+            "moments": moments,
+            "deliveries": self.deliveries,
+            "groups": self.groups,
+            "facts": self.facts,
+        }
         partial = record.with_suffix(".part")
         partial.write_text(json.dumps(whole))
         partial.rename(record)
@@ -166,10 +171,16 @@ class Trial:
     def _dump(self, step: int, seen: Seen) -> None:
         """Every value in full, and what is needed to put one back or to say how."""
         if path := self.spec.get("dump", {}).get(str(step)):
-            values = {name: encode(state_of(slot.value), copy=False) for name, slot in seen.slots.items()
-                      if slot.put is not None or slot.drop is not None}  # fmt: skip
-            values["/lists"] = {name: encode(one, copy=False) for name, one in seen.objects.items()
-                                if isinstance(one, (list, deque)) and _is_codable(one)}  # fmt: skip
+            values = {
+                name: encode(state_of(slot.value), copy=False)
+                for name, slot in seen.slots.items()
+                if slot.put is not None or slot.drop is not None
+            }
+            values["/lists"] = {
+                name: encode(one, copy=False)
+                for name, one in seen.objects.items()
+                if isinstance(one, (list, deque)) and _is_codable(one)
+            }
             values["/dicts"] = [name for name, one in seen.objects.items() if isinstance(one, dict)]
             values["/scalers"] = {
                 name: one._device for name, one in seen.objects.items() if isinstance(one, GradScaler)
@@ -181,9 +192,11 @@ class Trial:
             inner = {name: text for name in names if (text := within(seen, name))}
             self.facts.setdefault("within", {}).update(inner)
             self.facts["unsaved buffers"] = [
-                f"{name}.{buffer}" for name, one in seen.objects.items() if isinstance(one, torch.nn.Module)
+                f"{name}.{buffer}"
+                for name, one in seen.objects.items()
+                if isinstance(one, torch.nn.Module)
                 for buffer in one._non_persistent_buffers_set
-            ]  # fmt: skip
+            ]
 
     def _write(self, step: int, path: str, seen: Seen) -> None:
         """The user's own file, or the state_dict by torch.save."""
@@ -263,8 +276,11 @@ class Trial:
     def _whole_lists(self, values: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
         """Lists whose items are others now, each as one value in place of its items."""
         slots = walk(self.run, self.module).slots
-        others = {path.partition("[")[0] for path, value in values.items()
-                  if "[" in path and (path not in slots or value is MISSING)} & lists.keys()  # fmt: skip
+        others = {
+            path.partition("[")[0]
+            for path, value in values.items()
+            if "[" in path and (path not in slots or value is MISSING)
+        } & lists.keys()
         kept = {path: value for path, value in values.items() if path.partition("[")[0] not in others}
         return {**kept, **{path: decode(lists[path]) for path in others}}
 

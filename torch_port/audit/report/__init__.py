@@ -1,1 +1,1 @@
-"""A report as lines, as JSON and as a page."""
+"""A report for people and programs: words (shared), lines and JSON (a terminal), page (HTML)."""

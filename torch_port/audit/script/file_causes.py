@@ -129,8 +129,11 @@ def _cause(saved: Tree, changes: Sequence[foreign.Change] | None, unread: Sequen
         more = f", and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         return f"{CHANGES}: {'; '.join(shown)}{more}"
     said = [UNTRIED if changes is None else NOT_ALL + ", ".join(unread) if unread else COMES_BACK]
-    narrow = {part_of(path): leaf.dtype for path, leaf in saved.items()
-              if leaf.dtype in NARROW and leaf.kind in ("model", "optimizer", "ema")}  # fmt: skip
+    narrow = {
+        part_of(path): leaf.dtype
+        for path, leaf in saved.items()
+        if leaf.dtype in NARROW and leaf.kind in ("model", "optimizer", "ema")
+    }
     said += [f"{part} is {dtype} in the file: rounded, if the run has it in float32" for part, dtype in narrow.items()]
     if not unread and (lacks := [text.partition(":")[0].partition(";")[0] for text in foreign.lacks(saved)]):
         said.append(f"the file has {', '.join(lacks)}")
