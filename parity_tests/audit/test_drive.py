@@ -253,29 +253,18 @@ def test_a_result_that_differs_is_seen_at_its_first_step(values: list[tuple[floa
     assert bool(judge.compare(a, _record(lone), 0).faults) == (len(counts) > 1)  # what never changes is a setting
 
 
-def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "judged", lambda path, kind, moves: False)
+MUTANTS = [
+    ("compare.judged", lambda path, kind, moves: False),
+    ("compare._same", lambda a, b: a is not None and b is not None),
+    ("attribution._minimal", lambda equal, kept: kept),
+    ("attribution._minimal", lambda equal, kept: kept[:1]),
+    ("stored.last_name", lambda path: ""),
+]
 
 
-def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.judge.attribution._minimal", lambda equal, kept: kept)
-
-
-def _first_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.judge.attribution._minimal", lambda equal, kept: kept[:1])
-
-
-def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "_same", lambda a, b: a is not None and b is not None)
-
-
-def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.judge.stored.last_name", lambda path: "")
-
-
-@pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])
-def test_a_mutant_of_the_judge_or_of_the_attribution_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: object) -> None:
-    mutant(monkeypatch)  # type: ignore[operator]
+@pytest.mark.parametrize(("name", "wrong"), MUTANTS)
+def test_a_mutant_of_the_judge_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, wrong: object) -> None:
+    monkeypatch.setattr(f"torch_port.audit.judge.{name}", wrong)
     caught = 0
     for check in (
         test_exactly_the_needed_suspects_are_found,
