@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,7 +20,6 @@ from torch_port.audit.judge.stops import steps_of
 from torch_port.audit.script.placeholders import check_commands
 
 SUFFIXES = (".html", ".json")
-AT_ONCE = 1.0  # seconds within which a signal that comes again is the same one
 DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}  # signals that end a verb; what else they do
 DEFAULTS |= {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
@@ -139,20 +137,15 @@ def _run_crash(impl: Any, options: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
-    """What runs here ends at a signal, with its processes and its directories; a later one ends it without them.
+    """What runs here ends at the first signal, with its processes and its directories; later signals are ignored.
 
-    The list holds what is to be done first. `timeout` sends its signal twice: what follows at once is that.
+    The list holds what is to be done first.
     """
     ending: list[Callable[[], None]] = []
-    begun: list[float] = []
 
     def end(number: int, frame: object) -> None:
-        if begun:
-            if time.monotonic() - begun[0] > AT_ONCE:
-                signal.signal(number, DEFAULTS[number])
-                signal.raise_signal(number)
-            return
-        begun.append(time.monotonic())
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)
         for first in ending:
             first()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)  # as a shell reports it
