@@ -13,7 +13,7 @@ from parity_tests.zoo import proof
 from parity_tests.zoo.__main__ import cell_of_audit, summary
 from parity_tests.zoo.base import LOOPS
 from parity_tests.zoo.faulty_data import Streaming, Working
-from torch_port.audit.workers import Workers
+from torch_port.audit.judge.workers import Workers
 
 AUDITED = (  # about one for each kind of state, and two sound ones
     *("CountsUpdatesAnew", "SetsTicksToEpoch", "StepsWhileLoading", "ForgetsTorchGenerator", "SkipsInEachEpoch"),

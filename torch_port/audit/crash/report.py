@@ -10,7 +10,7 @@ from numpy_ref.console import BROKEN, FAILED, HOLDS, say
 from numpy_ref.tree import printable
 from torch_port.audit.crash.bench import Event
 from torch_port.audit.crash.reference import Point, shape
-from torch_port.audit.words import clean
+from torch_port.audit.report.words import clean
 
 RESUMED, LOST, NO_WAY_BACK = "resumed", "work lost", "no way back"
 
