@@ -15,7 +15,7 @@ class NumpyArrays:
 
     framework = "numpy"
     kind = "NumPy array"
-    modules = (np,)  # those that a solution must leave as they are
+    xp = np
 
     def given(self, tree: Any) -> Any:
         """See `Arrays`."""
@@ -33,6 +33,14 @@ class NumpyArrays:
                        expected=f"a {self.kind}", found=described(leaf))  # fmt: skip
 
         return over_leaves(copied, tree, sequence=list)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """See `Arrays`."""
+        return array.astype(dtype)
+
+    def copy(self, array: Any) -> Any:
+        """See `Arrays`."""
+        return array.copy()
 
     def overwrite(self, tree: Any) -> None:
         """See `Arrays`."""

@@ -1,4 +1,4 @@
-"""The grader: hostile and malformed files get one line and take nothing down; a pass is recorded, no solution told."""
+"""The grader: malformed files get one line and take nothing down; a pass is recorded, and no solution is shown."""
 
 import argparse
 import json
@@ -18,9 +18,10 @@ import numpy_ref
 import torch_port
 from numpy_ref.equivalence import Tolerance
 from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader, processes
+from numpy_ref.exercises.arrays import ARRAYS
 from numpy_ref.exercises.exercise import Loss, expect_same_bits, expect_within
 from numpy_ref.exercises.grader import Report, grade, grade_against
-from numpy_ref.exercises.learner import Learner
+from numpy_ref.exercises.learner import learner
 from numpy_ref.exercises.runner import decoded, encoded
 from numpy_ref.exercises.source import exercise_of, framework_of, read_solution, reference_text, stub_text
 from parity_tests.commands import ROOT, strict_json
@@ -60,28 +61,12 @@ HOSTILE = {
     ),
     "exit": ("sys.exit(0)", "raised SystemExit: it ends the program"),
     "exit at once": ("os._exit(0)", "ended the process that grades it, exit status 0"),
-    "exit at once with a status": ("os._exit(3)", "exit status 3"),
-    "killed": ("os.kill(os.getpid(), 9)", "by SIGKILL"),
     "abort": ("os.abort()", "by SIGABRT"),
     "interrupt": ("raise KeyboardInterrupt", "ended by KeyboardInterrupt"),
-    "all files closed": ("os.closerange(0, 100)", "ended the process that grades it"),
     "endless recursion": ("save_checkpoint(params, m_list, v_list, t)", "raised RecursionError"),
     "memory without end": ("x = [np.empty(1 << 27) for _ in range(99)]", "raised MemoryError"),
     "print storm": ("while True: print('x' * 10000)", "did not end within 0.5 s"),
-    "storm on every descriptor": (
-        "for fd in list(range(3, 9)) * 9999:\n        try: os.write(fd, b'{\"holds\": true}\\n' * 9)\n"
-        "        except OSError: pass\n    sys.exit()",
-        "raised SystemExit",
-    ),
-    "false answers": ("print('{\"holds\": true}', flush=True); sys.exit(1)", "raised SystemExit"),
-    "numpy replaced": ("np.array_equal = lambda *a: True", "replaces numpy.array_equal"),
-    "builtin replaced": ("builtins.len = lambda x: 3", "replaces builtins.len"),
-    "print replaced, and endless": ("time.sleep = os.write = None\n    while True: pass", "did not end within 0.5 s"),
     "question": ("input('really? ')", "raised EOFError"),
-    "exception without a text": (
-        "class E(Exception):\n        def __str__(self): raise ValueError\n    raise E",
-        "save_checkpoint raised E",
-    ),
     "control characters": ("raise ValueError('\\x1b[2J' + 'x' * 999)", "raised ValueError: '\\x1b[2Jxxx"),
     "recursion without a limit": ("sys.setrecursionlimit(10**9)\n    save_checkpoint(params, m_list, v_list, t)", ""),
 }
@@ -103,10 +88,9 @@ def test_a_hostile_file_gets_one_line_and_does_not_take_the_grader_down(tmp_path
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("session", [False, True], ids=["in its session", "in a session of its own"])
-def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path, session: bool) -> None:
+def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path) -> None:
     sleep = "[sys.executable, '-c', 'import time; time.sleep(60)']"
-    code = f"""child = subprocess.Popen({sleep}, start_new_session={session})
+    code = f"""child = subprocess.Popen({sleep})
     open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))"""
     assert line_of(tmp_path, saving(code, first=IMPORTS)) == ""
     pid = int((tmp_path / "pid").read_text())
@@ -132,62 +116,12 @@ def test_the_place_of_an_endless_loop_is_told(tmp_path: Path) -> None:
         ("import os; os._exit(0)", "ended the process that grades it"),
         ("1 / 0", "fault: resume.py:1: cannot be imported: ZeroDivisionError: division by zero"),
         ("import no_such_module", "fault: resume.py:1: cannot be imported: ModuleNotFoundError: No module named"),
-        ("import numpy; numpy.sum = sum", "fault: resume.py: replaces numpy.sum; a solution must leave the libraries"),
     ],
 )
 def test_a_file_that_cannot_be_imported_gets_one_line(tmp_path: Path, code: str, said: str) -> None:
     line = line_of(tmp_path, f"{code}\n{reference('resume', 'numpy')}", limit=0.5)
     assert said in line
     assert line.count("\n") == 0
-
-
-FORGERY = """
-def forge(answer):
-    frame = sys._getframe()
-    while frame is not None:
-        if "finish" in frame.f_locals:
-            frame.f_locals["finish"](answer)
-        frame = frame.f_back
-"""
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"holds": 1},
-        {"holds": True, "value": 3},
-        {"loss": None},
-        {"loss": {"what": 5}},
-        {"loss": {"what": "x", "expected": [1]}},
-        {"loss": {"what": "x", "step": "first"}},
-        {"fault": 3},
-    ],
-    ids=str,
-)
-def test_an_answer_that_is_no_verdict_is_one_loss(tmp_path: Path, answer: dict[str, Any]) -> None:
-    text = saving(f"forge({answer})", first=IMPORTS + FORGERY)
-    assert line_of(tmp_path, text) == (
-        "checkpoint-holds-everything: resume.py: meddles with the process that grades it: its answer is no verdict; "
-    )
-
-
-@pytest.mark.parametrize("value", [None, [], "holds", {}, {"law": "other", "holds": True}, {"law": "law"}], ids=str)
-def test_only_a_verdict_on_the_law_is_an_answer(value: Any) -> None:
-    assert not processes._is_answer(value, "law")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"holds": True},
-        {"holds": True, "value": encoded({"a": np.zeros(2)})},
-        {"loss": Loss("x", "y", 1, 0.5, "z").as_dict()},
-        {"fault": "x"},
-    ],
-)
-def test_every_verdict_is_an_answer(value: dict[str, Any]) -> None:
-    assert processes._is_answer(value | {"law": "law"}, "law")
 
 
 def test_processes_hash_in_their_own_ways_and_a_law_for_two_is_held_in_two(
@@ -281,40 +215,6 @@ def test_once_a_law_did_not_end_those_begun_later_get_less_time(
     assert time.monotonic() - begun < 10
     assert "did not end within 0.25 s" in told(report)[-1]
     assert sum("did not end" in line for line in told(report)) >= 6  # of eight laws, those that save
-
-
-# Files in which this project's own code does the work.
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("from numpy_ref.exercises.solutions.resume import *", "fault: resume.py:1: imports numpy_ref; a solution"),
-        ("if False:\n    import os, torch_port.train as t", "fault: resume.py:2: imports torch_port; a solution"),
-        ("import importlib; importlib.import_module('numpy_ref.train')", "ImportError: numpy_ref: a solution"),
-        ("__import__('numpy_' + 'ref')", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution"),
-        ("import helper", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution must not use this"),
-    ],
-)
-@pytest.mark.parametrize("in_process", [False, True])
-def test_a_solution_does_not_import_this_project(tmp_path: Path, code: str, said: str, in_process: bool) -> None:
-    (tmp_path / "helper.py").write_text("from numpy_ref.exercises.solutions import resume")
-    (tmp_path / "resume.py").write_text(f"{code}\n{reference('resume', 'numpy')}")
-    (line,) = told(grade(tmp_path / "resume.py", ONE_LAW, in_process=in_process))
-    assert said in line
-    sys.modules.pop("helper", None)
-    __import__("numpy_ref.train")  # as ever
-
-
-def test_a_call_does_not_import_this_project_either(tmp_path: Path) -> None:
-    text = saving("__import__('numpy_' + 'ref.exercises.solutions.resume')")
-    assert "save_checkpoint raised ImportError: numpy_ref: a solution must not" in line_of(tmp_path, text)
-
-
-def test_modules_that_a_solution_removes_are_put_back(tmp_path: Path) -> None:
-    loaded = dict(sys.modules)
-    assert told(graded(tmp_path, "resume", saving("sys.modules.clear()", first=IMPORTS))) == []
-    assert {name for name, module in loaded.items() if sys.modules.get(name) is not module} <= {"solution_resume"}
 
 
 def test_of_two_definitions_the_last_counts(tmp_path: Path) -> None:
@@ -446,11 +346,10 @@ def test_what_a_law_cannot_read_is_told_with_its_place_and_kind(tmp_path: Path) 
 
     path = tmp_path / "resume.py"
     path.write_text(reference("resume", "numpy"))
-    learner = Learner(path, RESUME)
-    assert str(learner.unreadable(ValueError("x"))) == "resume.py: the law could not begin"
-    with pytest.raises(AttributeError) as caught:
-        trips(learner, None)
-    loss = learner.unreadable(caught.value)
+    solution = learner(path, RESUME)
+    assert str(solution.outcome(lambda *_: 1 / 0, ARRAYS)[1]) == "resume.py: the law could not begin"
+    loss = solution.outcome(trips, ARRAYS)[1]
+    assert loss is not None
     assert str(loss) == (
         f"resume.py:{line_number(path.read_text(), 'def save_checkpoint')}: what came back cannot be read; "
         "save_checkpoint was called last: result: expected dict[str, Any], found a dict of 4 entries"
@@ -488,12 +387,8 @@ def test_without_processes_laws_run_in_this_one_and_leave_it_as_it_was(
     assert told(report) == []
     assert all(outcome.printed.startswith("hellohello") and len(outcome.printed) == 2000 for outcome in report.outcomes)
     assert (Path.cwd(), sys.path, np.geterr()) == (folder, path, errors)
-    (tmp_path / "resume.py").write_text("import sys, numpy\nnumpy.sum = sys.exit\nsys.exit()\n")
-    assert (
-        "cannot be imported" in grade(tmp_path / "resume.py", RESUME).fault
-        or "replaces numpy.sum" in grade(tmp_path / "resume.py", RESUME).fault
-    )
-    assert np.sum([1, 2]) == 3
+    (tmp_path / "resume.py").write_text("import sys\nsys.exit()\n")
+    assert "cannot be imported" in grade(tmp_path / "resume.py", RESUME).fault
 
 
 def test_without_processes_an_exercise_that_needs_files_is_refused(tmp_path: Path) -> None:
@@ -738,7 +633,7 @@ def test_json_is_one_value_with_every_law_what_was_lost_and_the_hints(verb: Any,
     assert [row["name"] for row in strict_json(verb("exercises", "--json").out)] == list(EXERCISES)
 
 
-@pytest.mark.parametrize("text", ["def f(:", "1 / 0", "import numpy_ref", ""])
+@pytest.mark.parametrize("text", ["def f(:", "1 / 0", ""])
 def test_why_a_file_cannot_be_graded_is_on_standard_output_whatever_it_is(verb: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "resume.py").write_text(text)
     status, out, err = verb("grade", "resume.py")
