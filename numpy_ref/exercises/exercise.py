@@ -152,7 +152,14 @@ def expect(condition: bool, what: str, *, cause: str = "", otherwise: str = "") 
 
 
 def expect_same_bits(
-    what: str, expected: Any, found: Any, *, step: int | None = None, cause: Cause = "", otherwise: str = ""
+    what: str,
+    expected: Any,
+    found: Any,
+    *,
+    step: int | None = None,
+    cause: Cause = "",
+    otherwise: str = "",
+    whole: Any = None,
 ) -> None:
     """Compare two trees of NumPy arrays and plain values bit for bit.
 
@@ -163,6 +170,7 @@ def expect_same_bits(
         step: said with a difference.
         cause: said with a difference; a function is called only then.
         otherwise: said where there is no cause, and no wrong version of the exercise leads to the same.
+        whole: (expected, found) of the whole law, by which wrong versions are told apart; default: the two trees.
 
     Raises:
         Loss: they differ; it tells of the first leaf that does, and of the worst element there.
@@ -172,7 +180,7 @@ def expect_same_bits(
             if not same_bits(ours, theirs):
                 raise _difference(what, path, ours, theirs)
     except Loss as loss:
-        raise _explained(loss, step, cause, otherwise, (expected, found)) from None
+        raise _explained(loss, step, cause, otherwise, whole or (expected, found)) from None
 
 
 def expect_within(
@@ -184,6 +192,7 @@ def expect_within(
     step: int | None = None,
     cause: Cause = "",
     otherwise: str = "",
+    whole: Any = None,
 ) -> None:
     """Compare as `expect_same_bits` does, but floating-point arrays of any type within an allowance of exact values."""
     try:
@@ -193,7 +202,7 @@ def expect_within(
             if not compare({path: ours}, {path: theirs}, tolerance=allowance).holds:
                 raise _difference(what, path, ours, theirs)
     except Loss as loss:
-        raise _explained(loss, step, cause, otherwise, (exact, found)) from None
+        raise _explained(loss, step, cause, otherwise, whole or (exact, found)) from None
 
 
 def paired(what: str, expected: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -130,7 +130,9 @@ def _distance(a: Any, b: Any) -> float:
     largest = 0.0
     try:
         for _, x, y in paired("", a, b):
-            if isinstance(x, np.ndarray) and x.dtype == y.dtype and x.dtype.kind == "f":
+            if getattr(x, "dtype", type(x)) != getattr(y, "dtype", type(y)):
+                return np.inf
+            if isinstance(x, np.ndarray) and x.dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(np.float64(x) - np.float64(y)))
                 largest = max(largest, float(np.max(gap, initial=0.0)))
