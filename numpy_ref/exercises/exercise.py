@@ -337,9 +337,10 @@ def _expect_like(what: str, path: str, expected: Any, found: Any, ours: Any, the
 
 def _explained(loss: Loss, step: int | None, cause: Cause, otherwise: str, trees: Any) -> Loss:
     """The loss with its step, and with the cause after what the values themselves tell."""
-    text = cause if isinstance(cause, str) else cause()
-    loss.step, loss.cause = step, "; ".join(filter(None, (loss.cause, text)))
-    loss.otherwise, loss.trees = otherwise, trees
+    text, by_values = cause if isinstance(cause, str) else cause(), loss.otherwise
+    loss.step, loss.trees = step, trees
+    loss.cause = "; ".join(filter(None, (by_values, text))) if text else ""
+    loss.otherwise = "; ".join(filter(None, (by_values, otherwise)))
     return loss
 
 
@@ -362,5 +363,5 @@ def _difference(what: str, path: str, expected: Any, found: Any) -> Loss:
     if expected.ndim:
         loss.where += f"[{', '.join(str(int(i)) for i in np.unravel_index(at, expected.shape))}]"
     if expected.dtype.kind == "f" and np.isnan(theirs[at]):
-        loss.cause = "not a number: zero divided by zero, infinity less infinity, or the root of a negative number"
+        loss.otherwise = "not a number: zero divided by zero, infinity less infinity, or the root of a negative number"
     return loss

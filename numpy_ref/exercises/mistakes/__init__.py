@@ -25,7 +25,7 @@ from numpy_ref.exercises.source import reference_text
 SEARCH = 5.0  # seconds for looking through the wrong versions that are meant for other laws
 
 
-Replacements = dict[str, Callable[..., Any]]  # instead of the reference's own functions of these names
+Replacements = dict[str, Any]  # instead of what has these names in the reference: functions, mostly
 
 
 class Mistake(NamedTuple):
@@ -93,7 +93,7 @@ def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> st
     others = [mistake for mistake in table.values() if mistake.law != law]
     while others and not seen and time.monotonic() < end:
         seen = nearest(loss, [lost(others.pop(0))])
-    return seen or loss.otherwise
+    return seen if seen and seen not in str(loss) else loss.otherwise
 
 
 def nearest(loss: Loss, losses: list[tuple[Mistake, Loss | None]]) -> str:
@@ -114,15 +114,13 @@ def apart(loss: Loss, other: Loss) -> float:
     """
     if (loss.what, loss.step) != (other.what, other.step):
         return np.inf
-    same = all(str(getattr(loss, key)) == str(getattr(other, key)) for key in ("where", "expected", "found"))
     if loss.trees is None or other.trees is None:
+        same = all(str(getattr(loss, key)) == str(getattr(other, key)) for key in ("where", "expected", "found"))
         return 0.0 if same else np.inf
     scale, found = _distance(*loss.trees), _distance(loss.trees[1], other.trees[1])
     if np.isfinite(scale):
         return found / scale if scale else 0.0 if not found else np.inf
-    if found < _ROUNDING:  # what was found has another structure, or other types, than what was expected
-        return 0.0
-    return NEAR / 2 if same else np.inf
+    return 0.0 if found < _ROUNDING else np.inf  # what was found has another structure, or other types
 
 
 def _distance(a: Any, b: Any) -> float:
