@@ -97,10 +97,10 @@ def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> st
 
 
 def nearest(loss: Loss, losses: list[tuple[Mistake, Loss | None]]) -> str:
-    """What is seen of the mistake whose loss is nearest; "" if none is near."""
+    """What is seen of the mistakes whose loss is nearest, all of them if it is the same; "" if none is near."""
     gaps = [(apart(loss, other), mistake.seen) for mistake, other in losses if other is not None]
-    gap, seen = min(gaps, key=lambda pair: pair[0], default=(np.inf, ""))
-    return seen if gap < NEAR else ""
+    least = min((gap for gap, _ in gaps), default=np.inf)
+    return " or: ".join(dict.fromkeys(seen for gap, seen in gaps if gap < NEAR and gap <= least + _ROUNDING))
 
 
 _ROUNDING = 2.0**-20  # what two right solutions in float32 may be apart
