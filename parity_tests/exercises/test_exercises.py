@@ -1,6 +1,5 @@
 """Each exercise: right solutions keep every law, and each wrong version breaks the one meant for it and is named."""
 
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 
 from numpy_ref.exercises import EXERCISES, exercise_named
-from numpy_ref.exercises.exercise import Loss
 from numpy_ref.exercises.grader import grade_against
-from numpy_ref.exercises.mistakes import Mistake, mistakes_of, nearest, wrong_version
+from numpy_ref.exercises.mistakes import lost, mistakes_of, nearest
 from numpy_ref.exercises.runner import answer, arrays_of
 from numpy_ref.exercises.source import reference_text
 from parity_tests.exercises.solutions import check_stub, graded, told
@@ -50,26 +48,16 @@ def broken(folder: Path, name: str, text: str, framework: str) -> list[Any]:
     return [value for value in answers if "holds" not in value]
 
 
-@cache
-def losses(name: str, framework: str, law: str) -> list[tuple[Mistake, Loss | None]]:
-    """What each wrong version meant for a law loses by it."""
-    exercise, arrays = exercise_named(name), arrays_of(framework)
-    return [
-        (mistake, wrong_version(exercise, arrays, law, mistake.name).outcome(exercise.law(law).check, arrays)[1])
-        for mistake in mistakes_of(exercise, arrays).values()
-        if mistake.law == law
-    ]
-
-
 @pytest.mark.parametrize(("name", "framework", "law", "mistake"), MISTAKES, ids=lambda value: value)
 def test_a_wrong_version_breaks_the_law_meant_for_it_and_is_named(
     name: str, framework: str, law: str, mistake: str
 ) -> None:
-    of_law = losses(name, framework, law)
-    seen, loss = next((each.seen, loss) for each, loss in of_law if each.name == mistake)
+    exercise, arrays = exercise_named(name), arrays_of(framework)
+    table, loss = mistakes_of(exercise, arrays), lost(name, arrays, law, (law, mistake))
     assert loss is not None
+    of_law = [(each, lost(name, arrays, law, each[:2])) for each in table.values() if each.law == law]
     cause = loss.cause or nearest(loss, of_law)
-    assert seen in f"{loss}; {cause}", cause
+    assert table[law, mistake].seen in f"{loss}; {cause}"
 
 
 @pytest.mark.parametrize("name", CONVERTED)

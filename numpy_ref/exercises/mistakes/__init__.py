@@ -10,6 +10,7 @@ functions that stand in for those of the reference, mostly one of its functions 
 
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpy_ref.exercises import exercise_named
 from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, paired
 from numpy_ref.exercises.learner import Functions
 from numpy_ref.exercises.source import reference_text
 
-SEARCH = 5.0  # seconds for looking through the wrong versions that are meant for other laws
+SEARCH = 2.0  # seconds for looking through the wrong versions that are meant for other laws
 
 
 Replacements = dict[str, Any]  # instead of what has these names in the reference: functions, mostly
@@ -78,21 +80,29 @@ def wrong_version(exercise: Exercise, arrays: Arrays, law: str, name: str) -> Fu
     return Functions(Path("wrong version"), exercise, load)
 
 
+@cache
+def lost(name: str, arrays: Arrays, law: str, by: tuple[str, str]) -> Loss | None:
+    """What the wrong version of a law and a name loses by a law of an exercise."""
+    exercise = exercise_named(name)
+    return wrong_version(exercise, arrays, *by).outcome(exercise.law(law).check, arrays)[1]
+
+
 def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> str:
     """What is seen of the wrong version that leads a law to the same loss; what the law says otherwise if none does.
 
-    The versions meant for the law come first, and then all others, while time lasts.
+    The versions meant for the law come first, and then all others, while time lasts. A function that raises, or
+    returns what it must not, is no matter of wrong numbers: that is said already.
     """
-    check, table = exercise.law(law).check, mistakes_of(exercise, arrays)
-
-    def lost(mistake: Mistake) -> tuple[Mistake, Loss | None]:
-        return mistake, wrong_version(exercise, arrays, mistake.law, mistake.name).outcome(check, arrays)[1]
-
-    seen = nearest(loss, [lost(mistake) for mistake in table.values() if mistake.law == law])
+    if loss.place:
+        return ""
+    table = mistakes_of(exercise, arrays)
+    own = [mistake for mistake in table.values() if mistake.law == law]
+    others = [mistake for mistake in table.values() if mistake.law != law and loss.trees is not None]
+    seen = nearest(loss, [(mistake, lost(exercise.name, arrays, law, mistake[:2])) for mistake in own])
     end = time.monotonic() + SEARCH
-    others = [mistake for mistake in table.values() if mistake.law != law]
     while others and not seen and time.monotonic() < end:
-        seen = nearest(loss, [lost(others.pop(0))])
+        mistake = others.pop(0)
+        seen = nearest(loss, [(mistake, lost(exercise.name, arrays, law, mistake[:2]))])
     return seen if seen and seen not in str(loss) else loss.otherwise
 
 
