@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from numpy_ref.exercises import EXERCISES, exercise_named
+from numpy_ref.exercises.arrays import arrays_of
 from numpy_ref.exercises.grader import grade_against
 from numpy_ref.exercises.mistakes import lost, mistakes_of, nearest
-from numpy_ref.exercises.runner import answer, arrays_of
+from numpy_ref.exercises.runner import answer
 from numpy_ref.exercises.source import reference_text
 from parity_tests.exercises.solutions import check_stub, graded, told
 from parity_tests.implementations import HAVE_TORCH, NO_TORCH
@@ -53,9 +54,9 @@ def test_a_wrong_version_breaks_the_law_meant_for_it_and_is_named(
     name: str, framework: str, law: str, mistake: str
 ) -> None:
     exercise, arrays = exercise_named(name), arrays_of(framework)
-    table, loss = mistakes_of(exercise, arrays), lost(name, arrays, law, (law, mistake))
+    table, loss = mistakes_of(exercise, arrays), lost(name, framework, law, (law, mistake))
     assert loss is not None
-    of_law = [(each, lost(name, arrays, law, each[:2])) for each in table.values() if each.law == law]
+    of_law = [(each, lost(name, framework, law, each[:2])) for each in table.values() if each.law == law]
     cause = loss.cause or nearest(loss, of_law)
     assert table[law, mistake].seen in f"{loss}; {cause}"
 

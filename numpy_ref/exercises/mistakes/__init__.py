@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_ref.exercises import exercise_named
+from numpy_ref.exercises.arrays import arrays_of
 from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, paired
 from numpy_ref.exercises.learner import Functions
 from numpy_ref.exercises.source import reference_text
@@ -81,9 +82,9 @@ def wrong_version(exercise: Exercise, arrays: Arrays, law: str, name: str) -> Fu
 
 
 @cache
-def lost(name: str, arrays: Arrays, law: str, by: tuple[str, str]) -> Loss | None:
+def lost(name: str, framework: str, law: str, by: tuple[str, str]) -> Loss | None:
     """What the wrong version of a law and a name loses by a law of an exercise."""
-    exercise = exercise_named(name)
+    exercise, arrays = exercise_named(name), arrays_of(framework)
     return wrong_version(exercise, arrays, *by).outcome(exercise.law(law).check, arrays)[1]
 
 
@@ -98,11 +99,11 @@ def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> st
     table = mistakes_of(exercise, arrays)
     own = [mistake for mistake in table.values() if mistake.law == law]
     others = [mistake for mistake in table.values() if mistake.law != law and loss.trees is not None]
-    seen = nearest(loss, [(mistake, lost(exercise.name, arrays, law, mistake[:2])) for mistake in own])
+    seen = nearest(loss, [(mistake, lost(exercise.name, arrays.framework, law, mistake[:2])) for mistake in own])
     end = time.monotonic() + SEARCH
     while others and not seen and time.monotonic() < end:
         mistake = others.pop(0)
-        seen = nearest(loss, [(mistake, lost(exercise.name, arrays, law, mistake[:2]))])
+        seen = nearest(loss, [(mistake, lost(exercise.name, arrays.framework, law, mistake[:2]))])
     return seen if seen and seen not in str(loss) else loss.otherwise
 
 
