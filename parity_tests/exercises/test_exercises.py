@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numpy_ref.exercises import EXERCISES, exercise_named
-from numpy_ref.exercises.exercise import Loss
+from numpy_ref.exercises.exercise import Loss, expect_same_bits
 from numpy_ref.exercises.grader import grade_against
 from numpy_ref.exercises.mistakes import Mistake, mistakes_of, nearest, wrong_version
 from numpy_ref.exercises.runner import arrays_of
@@ -39,12 +39,24 @@ def right_solutions() -> list[Any]:
 @cache
 def losses(name: str, framework: str, law: str) -> list[tuple[Mistake, Loss | None]]:
     """What each wrong version meant for a law loses by it."""
+    table = mistakes_of(exercise_named(name), arrays_of(framework)).values()
+    return [(mistake, lost(name, framework, mistake)) for mistake in table if mistake.law == law]
+
+
+def lost(name: str, framework: str, mistake: Mistake) -> Loss | None:
+    """What a wrong version loses by the law meant for it; of a law for two processes, in two runs."""
     exercise, arrays = exercise_named(name), arrays_of(framework)
-    return [
-        (mistake, wrong_version(exercise, arrays, law, mistake.name).outcome(exercise.law(law).check, arrays)[1])
-        for mistake in mistakes_of(exercise, arrays).values()
-        if mistake.law == law
-    ]
+    law, values = exercise.law(mistake.law), []
+    for _ in range(law.processes):
+        value, loss = wrong_version(exercise, arrays, law.name, mistake.name).outcome(law.check, arrays)
+        if loss is not None:
+            return loss
+        values.append(value)
+    try:
+        expect_same_bits("another process gives another result", values[0], values[-1])
+    except Loss as loss:
+        return loss
+    return None
 
 
 @pytest.mark.parametrize(("name", "framework", "law", "mistake"), MISTAKES, ids=lambda value: value)

@@ -112,7 +112,7 @@ def apart(loss: Loss, other: Loss) -> float:
 
     1 is as far as what was found is from what was expected.
     """
-    if (loss.what, loss.step) != (other.what, other.step):
+    if (loss.what, loss.step, loss.cause) != (other.what, other.step, other.cause):
         return np.inf
     same = all(str(getattr(loss, key)) == str(getattr(other, key)) for key in ("where", "expected", "found"))
     if loss.trees is None or other.trees is None:
