@@ -50,8 +50,11 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     def drawn(n: int, seed: int) -> Any:
         return right.draw_order(n, right.first_rng(seed))[0]
 
+    def numbered(first: Any, seed_of: Any, following: Any) -> Replacements:
+        return {"first_rng": first, "draw_order": lambda n, rng: (drawn(n, seed_of(rng)), following(rng))}
+
     def adding(factor: int) -> Replacements:
-        return {"first_rng": lambda seed: factor * seed, "draw_order": lambda n, rng: (drawn(n, rng), rng + 1)}
+        return numbered(lambda seed: factor * seed, lambda rng: rng, lambda rng: rng + 1)
 
     def begin(seed_of: Any) -> Replacements:
         return {"init_order": before(right.init_order, lambda n, seed: (n, seed_of(seed)))}
@@ -101,10 +104,9 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ),
             (
                 "orders come back: the epoch is cut short",
-                {
-                    "first_rng": lambda seed: [seed, 0],
-                    "draw_order": lambda n, rng: (drawn(n, rng[0] << 12 | rng[1]), [rng[0], (rng[1] + 1) % 16]),
-                },
+                numbered(
+                    lambda seed: [seed, 0], lambda rng: rng[0] << 12 | rng[1], lambda rng: [rng[0], (rng[1] + 1) % 16]
+                ),
             ),
             (
                 "the first state kept in a variable",
