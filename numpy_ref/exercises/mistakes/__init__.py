@@ -21,7 +21,7 @@ import numpy as np
 
 from numpy_ref.exercises import exercise_named
 from numpy_ref.exercises.arrays import arrays_of
-from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, paired
+from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, expect_same_bits, paired
 from numpy_ref.exercises.learner import Functions
 from numpy_ref.exercises.source import reference_text
 
@@ -83,9 +83,19 @@ def wrong_version(exercise: Exercise, arrays: Arrays, law: str, name: str) -> Fu
 
 @cache
 def lost(name: str, framework: str, law: str, by: tuple[str, str]) -> Loss | None:
-    """What the wrong version of a law and a name loses by a law of an exercise."""
+    """What the wrong version of a law and a name loses by a law; by one for two processes, in two runs."""
     exercise, arrays = exercise_named(name), arrays_of(framework)
-    return wrong_version(exercise, arrays, *by).outcome(exercise.law(law).check, arrays)[1]
+    values = []
+    for _ in range(exercise.law(law).processes):
+        value, loss = wrong_version(exercise, arrays, *by).outcome(exercise.law(law).check, arrays)
+        if loss is not None:
+            return loss
+        values.append(value)
+    try:
+        expect_same_bits("another process gives another result", values[0], values[-1])
+    except Loss as loss:
+        return loss
+    return None
 
 
 def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> str:
@@ -123,7 +133,7 @@ def apart(loss: Loss, other: Loss) -> float:
 
     1 is as far as what was found is from what was expected.
     """
-    if (loss.what, loss.step) != (other.what, other.step):
+    if (loss.what, loss.step, loss.cause) != (other.what, other.step, other.cause):
         return np.inf
     if loss.trees is None or other.trees is None:
         same = all(str(getattr(loss, key)) == str(getattr(other, key)) for key in ("where", "expected", "found"))
