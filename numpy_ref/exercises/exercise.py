@@ -12,7 +12,7 @@ A law is a function of a solution and of its framework's arrays, and is written 
 It returns when it holds and raises `Loss` when it does not.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -243,39 +243,6 @@ def unsigned(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [unsigned(child) for child in tree]
     return tree + 0.0 if isinstance(tree, np.ndarray) and tree.dtype.kind == "f" else tree
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether two trees are bitwise equal but for the signs of zeros."""
-    return same_tree(unsigned(a), unsigned(b))
-
-
-def near(a: Any, b: Any, allowance: Tolerance) -> bool:
-    """Whether two trees of floating-point arrays agree within an allowance."""
-    try:
-        expect_within("", a, b, allowance)
-    except Loss:
-        return False
-    return True
-
-
-Fault = tuple[str, Callable[[], Any]]  # in words, and what it would lead to
-
-
-def replayed(faults: Iterable[Fault], found: Any, same: Callable[[Any, Any], bool] = alike) -> str:
-    """The likely cause: the first of the faults that leads to what was found; "" if none does.
-
-    Example:
-        >>> replayed([("it was doubled", lambda: 6), ("it was negated", lambda: -3)], -3)
-        'it was negated'
-    """
-    for text, run in faults:
-        try:
-            if same(run(), found):
-                return text
-        except (Loss, ArithmeticError):  # a fault that cannot be run through, such as a division by zero
-            continue
-    return ""
 
 
 def wrapped(value: int, bits: int) -> int:

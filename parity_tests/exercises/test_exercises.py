@@ -17,8 +17,7 @@ from parity_tests.exercises.solutions import check_stub, graded, told
 from parity_tests.implementations import HAVE_TORCH, NO_TORCH
 
 FRAMEWORKS = ["numpy", *(["torch"] if HAVE_TORCH else [])]
-CONVERTED = [name for name in EXERCISES if find_spec(f"numpy_ref.exercises.mistakes.{name}")]
-EACH = [(name, framework) for name in CONVERTED for framework in FRAMEWORKS]
+EACH = [(name, framework) for name in EXERCISES for framework in FRAMEWORKS]
 MISTAKES = [
     (name, framework, *key)
     for name, framework in EACH
@@ -28,7 +27,7 @@ MISTAKES = [
 
 def right_solutions() -> list[Any]:
     found = []
-    for name in CONVERTED:
+    for name in EXERCISES:
         if find_spec(f"parity_tests.exercises.right.{name}"):
             for key, (text, frameworks) in import_module(f"parity_tests.exercises.right.{name}").RIGHT.items():
                 found += [pytest.param(name, each, text, id=f"{name}: {key}-{each}") for each in frameworks]
@@ -61,7 +60,7 @@ def test_a_wrong_version_breaks_the_law_meant_for_it_and_is_named(
     assert table[law, mistake].seen in f"{loss}; {cause}"
 
 
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("name", EXERCISES)
 def test_every_law_has_a_wrong_version(name: str) -> None:
     exercise = exercise_named(name)
     assert {law for law, _ in mistakes_of(exercise, arrays_of("numpy"))} == {law.name for law in exercise.laws}
@@ -92,7 +91,7 @@ def test_the_empty_stub_fails_with_one_clear_line(tmp_path: Path, name: str, fra
 
 
 @NO_TORCH
-@pytest.mark.parametrize("name", [name for name in CONVERTED if exercise_named(name).trace])
+@pytest.mark.parametrize("name", [name for name in EXERCISES if exercise_named(name).trace])
 def test_the_references_of_the_two_frameworks_agree(tmp_path: Path, name: str) -> None:
     exercise = exercise_named(name)
     sides = [(tmp_path / f"{framework}_{name}.py", framework) for framework in ("numpy", "torch")]
