@@ -15,7 +15,7 @@ def count_elements(shape: Shape) -> int:
     """How many elements an array has.
 
     Args:
-        shape: of the array. () is that of a single number; a size may be 0.
+        shape: () is that of a single number; a size may be 0.
 
     Returns:
         An int, exact however large.
