@@ -133,7 +133,7 @@ def _distance(a: Any, b: Any) -> float:
             if isinstance(x, np.ndarray) and x.dtype == y.dtype and x.dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(np.float64(x) - np.float64(y)))
-                largest = max(largest, float(np.max(gap, initial=0.0)))
+                largest = float(np.maximum(largest, np.max(gap, initial=0.0)))  # NaN stays
             elif not np.array_equal(x, y):
                 return np.inf
     except Loss:
