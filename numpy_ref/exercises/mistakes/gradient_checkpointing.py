@@ -25,8 +25,8 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     def full(change: Callable[..., Any]) -> Replacements:
         return {"forward_full": after(right.forward_full, lambda kept: change(*kept))}
 
-    def full_on(change: Callable[..., Any]) -> Replacements:
-        return {"forward_full": before(right.forward_full, change)}
+    def output(change: Callable[[Any], Any]) -> Replacements:
+        return {"forward_checkpointed": after(right.forward_checkpointed, change)}
 
     def back(change: Callable[..., Any]) -> Any:
         return before(right.backward_full, change)
@@ -48,6 +48,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         return stored["last"][0]
 
     stored: dict[Any, Any] = {}
+    no_biases = before(right.forward_full, lambda x, w, b: (x, w, [v * 0 for v in b]))
     backwards = {
         "the slope of a ReLU at exactly 0 was taken as 1: its mask must be z > 0": back(
             lambda g, a, z, w: (g, a, [x + (x == 0) for x in z], w)
@@ -94,9 +95,9 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ("the last layer's ReLU was left out", full(lambda output, a, z: (z[-1], [*a[:-1], z[-1]], z))),
             (
                 "x W was computed; with weights of shape (outputs, inputs) it is x W^T",
-                full_on(lambda x, w, b: (x, [v.T for v in w], b)),
+                {"forward_full": before(right.forward_full, lambda x, w, b: (x, [v.T for v in w], b))},
             ),
-            ("the biases were left out", full_on(lambda x, w, b: (x, w, [v * 0 for v in b]))),
+            ("the biases were left out", {"forward_full": no_biases}),
             (
                 "a ReLU was taken in place: z must stay what it was before",
                 full(lambda output, a, z: (output, a, a[1:])),
@@ -105,22 +106,16 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         ],
         "full-gradients-are-exact": [(name, {"backward_full": backward}) for name, backward in backwards.items()],
         "checkpointed-output-is-the-full-one": [
-            (
-                "it returns what it should not keep",
-                {"forward_checkpointed": after(right.forward_checkpointed, lambda x: (x, [x]))},
-            ),
+            ("it returns what it should not keep", output(lambda x: (x, [x]))),
             (
                 "the last layer's ReLU was left out",
                 {"forward_checkpointed": lambda x, w, b: right.forward_full(x, w, b)[2][-1]},
             ),
-            ("it is computed in float32", {"forward_checkpointed": after(right.forward_checkpointed, in_float32)}),
+            ("it is computed in float32", output(in_float32)),
         ],
         "checkpointed-gradients-are-the-full-ones": [
             *[(name, again(backward=backward)) for name, backward in backwards.items()],
-            (
-                "the biases were left out when the layers were computed again",
-                again(before(right.forward_full, lambda x, w, b: (x, w, [v * 0 for v in b]))),
-            ),
+            ("the biases were left out when the layers were computed again", again(no_biases)),
             (
                 "the layers were computed again in reverse order",
                 again(before(right.forward_full, lambda x, w, b: (x, w[::-1], b[::-1]))),
@@ -141,11 +136,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         ],
         "nothing-is-kept": [
             ("the last activations", {"forward_checkpointed": forward_stored}, STORED),
-            (
-                "the last output",
-                {"forward_checkpointed": after(right.forward_checkpointed, lambda x: stored.update(last=x) or x)},
-                STORED,
-            ),
+            ("the last output", output(lambda x: stored.update(last=x) or x), STORED),
         ],
         "arguments-are-left-alone": [
             (
@@ -156,27 +147,14 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
                 "backward_full writes into activations, or removes",
                 {"backward_full": back(lambda g, a, z, w: (g, [a.pop(0) for _ in list(a)], z, w))},
             ),
-            (
-                "forward_checkpointed writes into x",
-                {"forward_checkpointed": before(right.forward_checkpointed, lambda x, w, b: (x.__imul__(2), w, b))},
-            ),
-            (
-                "backward_checkpointed writes into weights",
-                {
-                    "backward_checkpointed": before(
-                        right.backward_checkpointed, lambda g, x, w, b: (g, x, [*w], w.reverse() or b)
-                    )
-                },
-            ),
+            ("forward_checkpointed writes into x", {"forward_checkpointed": lambda x, w, b: x.__imul__(2)}),
+            ("backward_checkpointed writes into weights", {"backward_checkpointed": lambda g, x, w, b: w.reverse()}),
         ],
         "counts-are-right": [
-            ("the input counts", {"count_stored_activations": lambda n, again: 1 if again else n}),
-            ("is always stored", {"count_stored_activations": lambda n, again: 0 if again else n + 1}),
-            (
-                "values before the ReLUs do not count",
-                {"count_stored_activations": lambda n, again: 1 if again else 2 * n + 1},
-            ),
-            ("expected 2, found 1", {"count_stored_activations": lambda n, again: n + 1 if again else 1}),
-            ("must return an int, found bool", {"count_stored_activations": lambda n, again: True if again else n + 1}),
+            ("the input counts", {"count_stored_activations": lambda n, c: 1 if c else n}),
+            ("is always stored", {"count_stored_activations": lambda n, c: 0 if c else n + 1}),
+            ("values before the ReLUs do not count", {"count_stored_activations": lambda n, c: 1 if c else 2 * n + 1}),
+            ("expected 2, found 1", {"count_stored_activations": lambda n, c: n + 1 if c else 1}),
+            ("must return an int, found bool", {"count_stored_activations": lambda n, c: True if c else n + 1}),
         ],
     }
