@@ -93,7 +93,8 @@ def likely_cause(loss: Loss, exercise: Exercise, law: str, arrays: Arrays) -> st
     others = [mistake for mistake in table.values() if mistake.law != law]
     while others and not seen and time.monotonic() < end:
         seen = nearest(loss, [lost(others.pop(0))])
-    return seen or loss.otherwise
+    cause = seen or loss.otherwise
+    return "" if cause in str(loss) else cause
 
 
 def nearest(loss: Loss, losses: list[tuple[Mistake, Loss | None]]) -> str:

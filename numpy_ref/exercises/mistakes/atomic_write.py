@@ -106,7 +106,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     """See `numpy_ref.exercises.mistakes`."""
     return {
         "the-file-holds-the-data": [
-            ("expected 0 bytes, found 2000 bytes", way(temporary=lambda c: c.target, flags=0)),
+            ("the old file was written into and not cut: its end stays", way(temporary=lambda c: c.target, flags=0)),
             (GO_ON, way(inside="keep write-once flush sync")),
             ("the directory of a bare name is the current one", way(target=os.fspath)),
         ],
