@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.exercises.exercise import Loss, described
+from numpy_ref.exercises.exercise import Arrays, Loss, described
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -58,6 +58,17 @@ class NumpyArrays:
 
 
 ARRAYS = NumpyArrays()
+
+
+def arrays_of(framework: str) -> Arrays:
+    """The arrays of "numpy" or of "torch".
+
+    Raises:
+        ImportError: the framework is not installed.
+    """
+    package = {"numpy": "numpy_ref", "torch": "torch_port"}[framework]
+    arrays: Arrays = import_module(f"{package}.exercises.arrays").ARRAYS
+    return arrays
 
 
 def disturb_global_generators() -> None:

@@ -12,8 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from numpy_ref.exercises.arrays import arrays_of
 from numpy_ref.exercises.exercise import Loss
-from numpy_ref.exercises.runner import answer, arrays_of
+from numpy_ref.exercises.runner import answer
 
 GRACE = 1.0  # seconds until a process is ended that holds on to the interpreter
 _MEMORY = 2 << 30  # bytes a solution may take

@@ -2,30 +2,18 @@
 
 import base64
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numpy_ref.exercises import exercise_named
-from numpy_ref.exercises.exercise import Arrays
+from numpy_ref.exercises.arrays import arrays_of
 from numpy_ref.exercises.learner import learner
 from numpy_ref.exercises.mistakes import likely_cause
 from numpy_ref.exercises.source import FileFault
 
 TRACE = "trace"  # asked for in place of a law: what the solution computes on the exercise's own inputs
-_PACKAGES = {"numpy": "numpy_ref", "torch": "torch_port"}
-
-
-def arrays_of(framework: str) -> Arrays:
-    """The framework's arrays.
-
-    Raises:
-        ImportError: the framework is not installed.
-    """
-    arrays: Arrays = import_module(f"{_PACKAGES[framework]}.exercises.arrays").ARRAYS
-    return arrays
 
 
 def answer(

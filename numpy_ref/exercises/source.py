@@ -59,6 +59,7 @@ _IN_TORCH = (  # what NumPy calls otherwise than PyTorch
     (r"\.astype\(", ".to("),
     (r"\b(NumPy )?arrays\b", "tensors"),
     (r"\ban array\b", "a tensor"),
+    (r"\bthe array\b", "the tensor"),
 )
 
 
