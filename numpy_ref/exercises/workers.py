@@ -310,13 +310,12 @@ def check_epoch(
     seeds = {"": (SEED, EPOCH), " in epoch 0": (SEED, 0), " of seed 0": (0, EPOCH)}
     noises = {f"{i}{of}": ("sample_generator", (*seeds[of], i)) for of in seeds for i in range(len(samples))}
     noises |= {f"worker {i}": ("worker_generator", (SEED, EPOCH, i)) for i in range(num_workers)}
-    shapes, parts = [sample.shape for sample in samples], []
-    for x in found:
+    shapes, names = [sample.shape for sample in samples], []
+    for index, x in zip(order[start:], found, strict=True):
         at = shapes.index(x.shape) if getattr(x, "shape", None) in shapes else None
-        noise = [name for name, made in noises.items() if at is not None and is_made(x, at, *made)]
-        parts.append(f"{at} with that of {[*noise, 'no other'][0]}")
-    own = [f"{i} with that of {i}" for i in order[start:]]
-    raise Loss(what, "samples with the noise of an index", None, ", ".join(own), ", ".join(parts))
+        name = next((name for name, made in noises.items() if at is not None and is_made(x, at, *made)), "no other")
+        names.append(name if at == index else f"{name} for the sample {at}")
+    raise Loss(what, "the noise is that of", None, ", ".join(map(str, order[start:])), ", ".join(names))
 
 
 STATEMENT = """

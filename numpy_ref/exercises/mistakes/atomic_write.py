@@ -106,7 +106,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     """See `numpy_ref.exercises.mistakes`."""
     return {
         "the-file-holds-the-data": [
-            ("expected 0 bytes, found 2000 bytes", way(temporary=lambda c: c.target, flags=0)),
+            ("the old file was written into and not cut: its end stays", way(temporary=lambda c: c.target, flags=0)),
             (GO_ON, way(inside="keep write-once flush sync")),
             ("the directory of a bare name is the current one", way(target=os.fspath)),
         ],
@@ -128,10 +128,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         ],
         "after-the-return-the-new-file-is-on-disk": [
             ("no fsync of the directory followed it", way(after="open")),
-            (
-                "a crash after the return may lose the file",
-                way(then="open sync-opened close rename", after="open"),
-            ),
+            ("a crash after the return may lose the file", way(then="open sync-opened close rename", after="open")),
         ],
         "the-temporary-stands-beside-the-target": [
             ("the old one was written into", in_place()),
@@ -151,10 +148,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ("when fsync of the directory fails", way(after="open sync-lightly")),
             ("the old content must stand, found no file", way(failed="remove-old remove")),
             ("when fsync of the file fails, the old content must stand, found the new content", in_place("")),
-            (
-                f"found 1500 of the 3000 bytes of the new content, and no more; {GO_ON}",
-                way(buffering=0),
-            ),
+            (f"found 1500 of the 3000 bytes of the new content, and no more; {GO_ON}", way(buffering=0)),
         ],
         "nothing-is-left-behind": [
             ("when fsync of the file fails, a temporary is left", way(failed="")),

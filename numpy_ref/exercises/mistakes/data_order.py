@@ -22,7 +22,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     kept: dict[int, Any] = {}
     salt = str(perf_counter_ns())  # another for each wrong version, as that of hash() is for each process
 
-    def batch(over: Any = lambda at, n, size: at == n, cut: Any = lambda order, at, size: order[at : at + size],
+    def batch(over: Any = lambda at, n, size: at == n, cut: Any = lambda o, at, k: o[at : at + k],
               new: Any = lambda state, at, after: state) -> Replacements:  # fmt: skip
         def next_batch(state: Any, batch_size: int) -> Any:
             n, rng, at = state["n"], state["rng"], state["consumed"]
@@ -73,31 +73,22 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
 
     return {
         "epoch-holds-every-sample-once": [
-            ("the last batch is dropped", batch(over=lambda at, n, size: at + size > n and at > 0)),
-            (
-                "the last batch is filled up from the beginning of the order",
-                batch(cut=lambda order, at, size: order[[(at + i) % len(order) for i in range(size)]]),
-            ),
-            (OWN_ORDERS, batch(new=lambda state, at, following: state | {"rng": following})),
+            ("the last batch is dropped", batch(over=lambda at, n, k: at + k > n and at > 0)),
+            ("the last batch is filled up", batch(cut=lambda o, at, k: o[[(at + i) % len(o) for i in range(k)]])),
+            (OWN_ORDERS, batch(new=lambda s, at, after: s | {"rng": after})),
             (
                 "an order from outside for every batch",
-                batch(cut=lambda order, at, size: ((order + next(ELSEWHERE)) % len(order))[at : at + size]),
+                batch(cut=lambda o, at, k: ((o + next(ELSEWHERE)) % len(o))[at : at + k]),
                 OUTSIDE,
             ),
-            (
-                "an empty batch; when the epoch is over, the same call must begin the next one",
-                batch(over=lambda at, n, size: at > n),
-            ),
-            (
-                "samples are drawn with putting back",
-                batch(cut=lambda order, at, size: order[at : at + size] // 2 * 2),
-            ),
-            ("returned 2 indices for a batch size of 1", batch(cut=lambda order, at, size: order[[0] * (size + 1)])),
-            ("an index that is not from 0 to 0", batch(cut=lambda order, at, size: order[at : at + size] + 1)),
+            ("when the epoch is over, the same call must begin the next one", batch(over=lambda at, n, k: at > n)),
+            ("samples are drawn with putting back", batch(cut=lambda o, at, k: o[at : at + k] // 2 * 2)),
+            ("returned 2 indices for a batch size of 1", batch(cut=lambda o, at, k: o[[0] * (k + 1)])),
+            ("an index that is not from 0 to 0", batch(cut=lambda o, at, k: o[at : at + k] + 1)),
         ],
         "epochs-and-seeds-have-orders-of-their-own": [
             ("a generator outside the state", {"draw_order": lambda n, rng: (drawn(n, next(ELSEWHERE)), rng)}, OUTSIDE),
-            ("is not shuffled", batch(cut=lambda order, at, size: sorted(order.tolist())[at : at + size])),
+            ("is not shuffled", batch(cut=lambda o, at, k: sorted(o.tolist())[at : at + k])),
             (
                 "every epoch is drawn from the same state",
                 {"draw_order": lambda n, rng: (right.draw_order(n, rng)[0], rng)},
@@ -128,64 +119,55 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ),
         ],
         "resume-goes-on-anywhere": [
-            ("the resume draws from outside", resume(lambda state: {"rng": from_outside()}), OUTSIDE),
-            (POSITION_LOST, resume(lambda state: {"consumed": 0})),
-            ("the position not saved", save(lambda state: {"consumed": 0}), POSITION_LOST),
-            (
-                "the position is a sample too early",
-                resume(lambda state: {"consumed": max(0, state["consumed"] - 1)}),
-            ),
+            ("the resume draws from outside", resume(lambda s: {"rng": from_outside()}), OUTSIDE),
+            (POSITION_LOST, resume(lambda s: {"consumed": 0})),
+            ("the position not saved", save(lambda s: {"consumed": 0}), POSITION_LOST),
+            ("the position is a sample too early", resume(lambda s: {"consumed": max(0, s["consumed"] - 1)})),
             (
                 "the position is a sample too late",
-                resume(lambda state: {"consumed": state["consumed"] + (0 < state["consumed"] < state["n"] - 1)}),
+                resume(lambda s: {"consumed": s["consumed"] + (0 < s["consumed"] < s["n"] - 1)}),
             ),
-            (
-                "the rest of the epoch was skipped",
-                resume(lambda state: {"consumed": state["n"] if state["consumed"] else 0}),
-            ),
+            ("the rest of the epoch was skipped", resume(lambda s: {"consumed": s["n"] if s["consumed"] else 0})),
             (NEXT_EPOCH, save(moved)),
             (
                 "the generator saved as it stands in the middle",
-                save(lambda state: moved(state) if state["consumed"] else {}),
+                save(lambda s: moved(s) if s["consumed"] else {}),
                 NEXT_EPOCH,
             ),
+            ("the order is another: the generator is not where it was", resume(lambda s: {"rng": right.first_rng(0)})),
             (
-                "the order is another: the generator is not where it was at the start of the epoch",
-                resume(lambda state: {"rng": right.first_rng(0)}),
-            ),
-            (
-                "the order is that of the first epoch: the generator's state was saved once, and not for every epoch",
+                "the order is that of the first epoch: its generator was kept",
                 {
-                    "init_order": after(right.init_order, lambda state: kept.update({0: state["rng"]}) or state),
-                    **save(lambda state: {"rng": kept[0]}),
+                    "init_order": after(right.init_order, lambda s: kept.update({0: s["rng"]}) or s),
+                    **save(lambda s: {"rng": kept[0]}),
                 },
             ),
             (
                 "raised KeyError",
                 {
-                    "save_order": lambda state: kept.update({id(state): state}) or str(id(state)),
+                    "save_order": lambda s: kept.update({id(s): s}) or str(id(s)),
                     "resume_order": lambda text: kept[int(text)],
                 },
             ),
             ("save_order must return JSON", {"save_order": repr}),
-            ("save_order must return text", {"save_order": lambda state: state}),
+            ("save_order must return text", {"save_order": lambda s: s}),
         ],
         "any-number-of-resumes-is-none": [
             ("every resume draws", resume(moved), ANOTHER),
-            ("resumes are counted", resume(lambda state: {"resumes": state.get("resumes", 0) + 1}), ANOTHER),
+            ("resumes are counted", resume(lambda s: {"resumes": s.get("resumes", 0) + 1}), ANOTHER),
         ],
         "batch-size-may-change": [
             ("the position counts batches, not samples", {"next_batch": counting_batches}),
-            (OWN_ORDERS, batch(new=lambda state, at, following: state | {"rng": following})),
-            (OF_SIZE, batch(cut=lambda order, at, size: ((order + size) % len(order))[at : at + size])),
-            ("the last sample is skipped", batch(over=lambda at, n, size: at >= n - 1 > 0)),
-            (POSITION_LOST, resume(lambda state: {"consumed": 0})),
+            (OWN_ORDERS, batch(new=lambda s, at, after: s | {"rng": after})),
+            (OF_SIZE, batch(cut=lambda o, at, k: ((o + k) % len(o))[at : at + k])),
+            ("the last sample is skipped", batch(over=lambda at, n, k: at >= n - 1 > 0)),
+            (POSITION_LOST, resume(lambda s: {"consumed": 0})),
             (
-                "the size of the first batches is kept for ever",
-                batch(new=lambda state, at, following: state | {"consumed": min(state["n"], at + 4)}),
+                "the first batch size is kept for ever",
+                batch(new=lambda s, at, after: s | {"consumed": min(s["n"], at + 4)}),
             ),
         ],
         "orders-are-the-same-in-every-process": [
-            ("another process gives another result", begin(lambda seed: abs(hash(f"{seed}{salt}")))),
+            ("another process gives another result", begin(lambda seed: abs(hash(f"{seed}{salt}"))))
         ],
     }

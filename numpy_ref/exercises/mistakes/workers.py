@@ -14,6 +14,7 @@ from numpy_ref.exercises.workers import WITHIN, twin_of
 
 NO_SEED = "its generator has no seed, or goes on from an earlier call"
 OF_WORKER = "the noise is that of the worker's stream, which depends on num_workers and begins anew in a resume"
+BEGINNING = "the noise is the beginning of the worker's stream, again for every sample"
 ONE_NUMBER = "the three become one number or text that others become, too"
 OUTSIDE = "it depends on the time or on the process"
 PART = "only a part of {} counts, as when upper bits are cut off or a remainder is taken"
@@ -79,7 +80,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         return {"augment": augmented}
 
     def scaled(by: float) -> Replacements:
-        return augment(lambda shape, generator: by * drawn(shape, generator))
+        return augment(lambda shape, g: by * drawn(shape, g))
 
     def epoch(generators: Any, positions: Any = lambda e: range(e.start, len(e.order))) -> Replacements:
         def augmented_epoch(samples: Any, *arguments: Any) -> Any:
@@ -123,14 +124,11 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ("another process gives another result", worker(lambda *key: [abs(hash(f"{salt}{key}"))])),
             (
                 "augment draws from elsewhere, not from the generator it is given",
-                {"augment": lambda sample, generator: right.augment(sample, shared)},
+                {"augment": lambda x, g: right.augment(x, shared)},
             ),
         ],
         "no-two-streams-are-the-same": [
-            (
-                "worker_id does not count; every worker has the same stream, as if a generator is copied into each",
-                worker(lambda seed, epoch, i: [seed, epoch]),
-            ),
+            ("worker_id does not count; every worker has the same stream", worker(lambda s, e, i: [s, e])),
             ("seed and epoch and worker_id do not count", worker(lambda *key: [0])),
             ("seed and epoch do not count", worker(lambda seed, epoch, i: [i])),
             ("seed does not count", worker(lambda seed, epoch, i: [0, epoch, i])),
@@ -161,54 +159,38 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
                 {
                     "worker_generator": seeded_anew,
                     "sample_generator": seeded_anew,
-                    "augment": lambda sample, generator: right.augment(sample, kept["one"]),
+                    "augment": lambda x, g: right.augment(x, kept["one"]),
                 },
                 SHARED,
-            ),
+            )
         ],
         "noise-is-new-and-normal": [
-            ("fewer numbers were drawn", augment(lambda shape, generator: drawn((), generator))),
-            (
-                "one number for each row",
-                augment(lambda shape, generator: drawn(shape[-1:], generator)),
-                "fewer numbers were drawn",
-            ),
-            (STAYS, {"augment": lambda sample, generator: right.augment(sample, twin_of(generator))}),
+            ("fewer numbers were drawn", augment(lambda shape, g: drawn((), g))),
+            ("one number for each row", augment(lambda shape, g: drawn(shape[-1:], g)), "fewer numbers were drawn"),
+            (STAYS, {"augment": lambda x, g: right.augment(x, twin_of(g))}),
             ("uniform noise", augment(uniform), "must be near 0; the noise is not normal"),
             (
                 "uniform noise of mean 0 and spread 1",
-                augment(lambda shape, generator: 12**0.5 * (uniform(shape, generator) - 0.5)),
+                augment(lambda shape, g: 12**0.5 * (uniform(shape, g) - 0.5)),
                 "the share within 1 is 0.57",
             ),
             ("a tenth of the noise", scaled(0.1), "another scale or kind"),
             ("a twentieth more noise", scaled(1.05), "the spread is 1.05"),
-            (
-                "the noise is added in place",
-                {"augment": lambda sample, generator: sample.__iadd__(right.augment(sample * 0, generator))},
-            ),
-            ("type float64", {"augment": lambda sample, generator: sample + drawn(sample.shape, generator)}),
-            (
-                "did not add its noise to the sample",
-                {"augment": lambda sample, generator: right.augment(sample * 0, generator)},
-            ),
+            ("the noise is added in place", {"augment": lambda x, g: x.__iadd__(right.augment(x * 0, g))}),
+            ("type float64", {"augment": lambda x, g: x + drawn(x.shape, g)}),
+            ("did not add its noise to the sample", {"augment": lambda x, g: right.augment(x * 0, g)}),
         ],
         "each-sample-has-its-own-noise": [
             ("the noise belongs to the position, not to the index", noise(lambda e, p: (e.seed, e.epoch, p))),
             ("the epoch does not count", noise(lambda e, p: (e.seed, 0, e.order[p]))),
             ("the seed does not count", noise(lambda e, p: (0, e.epoch, e.order[p]))),
-            (
-                "the samples come in the order of the data",
-                epoch_on(lambda samples, order, *rest: (samples, sorted(order), *rest)),
-            ),
+            ("the samples come in the order of the data", epoch_on(lambda x, order, *rest: (x, sorted(order), *rest))),
             ("all samples have the noise of index 0", noise(lambda e, p: (e.seed, e.epoch, 0))),
             ("one generator serves the whole epoch", epoch(of_epoch)),
-            (
-                "one generator is kept for each index: a sample that comes again gets other noise",
-                epoch(of_indices),
-            ),
+            ("one generator is kept for each index: a sample that comes again gets other noise", epoch(of_indices)),
             (
                 "must return 7 arrays; it returned 4 arrays",
-                epoch_on(lambda samples, order, *rest: (samples, list(dict.fromkeys(order)), *rest)),
+                epoch_on(lambda x, order, *rest: (x, list(dict.fromkeys(order)), *rest)),
             ),
             (
                 "the noise is added to the samples themselves",
@@ -217,10 +199,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         ],
         "the-number-of-workers-changes-nothing": [
             (OF_WORKER, epoch(of_workers)),
-            (
-                "the noise is the beginning of the worker's stream, again for every sample",
-                epoch(lambda e: lambda p: right.worker_generator(e.seed, e.epoch, p % e.num_workers)),
-            ),
+            (BEGINNING, epoch(lambda e: lambda p: right.worker_generator(e.seed, e.epoch, p % e.num_workers))),
             (
                 "num_workers is mixed into the noise",
                 noise(lambda e, p: (e.seed + e.num_workers - 1, e.epoch, e.order[p])),
@@ -229,10 +208,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         ],
         "a-resume-delivers-the-rest": [
             (OF_WORKER, epoch(of_workers)),
-            (
-                "the noise belongs to the position after the resume, not to the index",
-                noise(lambda e, p: (e.seed, e.epoch, p - e.start)),
-            ),
+            ("the noise belongs to the position after the resume", noise(lambda e, p: (e.seed, e.epoch, p - e.start))),
             (
                 "the noise is that of the epoch's first samples",
                 noise(lambda e, p: (e.seed, e.epoch, e.order[p - e.start])),
@@ -245,22 +221,22 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
         table["no-two-streams-are-the-same"] += [
             ("streams eight draws apart", later(8), WITHIN),
             (
-                "streams a hundred thousand draws apart",
-                {"sample_generator": advanced(lambda seed, epoch, i: ([seed, epoch], 100_000 * i))},
-                "8 in a row are the same",
+                "streams 100,000 draws apart",
+                {"sample_generator": advanced(lambda s, e, i: ([s, e], 100_000 * i))},
+                WITHIN,
             ),
             (
                 "streams of epochs are parts of one",
-                {"worker_generator": advanced(lambda seed, epoch, i: ([seed, i], 10_000 * epoch))},
-                "8 in a row are the same",
+                {"worker_generator": advanced(lambda s, e, i: ([s, i], 10_000 * e))},
+                WITHIN,
             ),
         ]
         table["noise-is-new-and-normal"] += [
             (
                 "noise with heavy tails",
-                augment(lambda shape, generator: generator.laplace(0.0, 0.5**0.5, shape)),
+                augment(lambda shape, g: g.laplace(0.0, 0.5**0.5, shape)),
                 "the share within 1 is 0.7",
-            ),
+            )
         ]
     else:
         table["no-two-streams-are-the-same"] += [
@@ -268,6 +244,6 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
                 "64 bits in a seed that takes 32",
                 {"worker_generator": lambda s, e, i: xp.Generator().manual_seed((s << 32) + (e << 10) + i)},
                 "seed does not count",
-            ),
+            )
         ]
     return table
