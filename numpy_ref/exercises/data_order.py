@@ -94,7 +94,9 @@ def expect_same_batches(
     """That the batches, of which the first has a number, are the same."""
     for i, (ours, theirs) in enumerate(zip(expected, found, strict=True), start=first):
         if ours != theirs:
-            raise Loss(what, f"batch {i}", None, placed(ours, orders), placed(theirs, orders), otherwise=otherwise)
+            where, here, there = f"batch {i}", placed(ours, orders), placed(theirs, orders)
+            trees = ({where: here}, {where: there})  # so that the mistakes of other laws are compared, too
+            raise Loss(what, where, None, here, there, trees=trees, otherwise=otherwise)
 
 
 @law(

@@ -315,7 +315,8 @@ def check_epoch(
         at = shapes.index(x.shape) if getattr(x, "shape", None) in shapes else None
         name = next((name for name, made in noises.items() if at is not None and is_made(x, at, *made)), "no other")
         names.append(name if at == index else f"{name} for the sample {at}")
-    raise Loss(what, "the noise is that of", None, ", ".join(map(str, order[start:])), ", ".join(names))
+    own, of = ", ".join(map(str, order[start:])), ", ".join(names)
+    raise Loss(what, "the noise is that of", None, own, of, trees=({"of": own}, {"of": of}))
 
 
 STATEMENT = """

@@ -138,6 +138,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ),
         ],
         "two-writers-do-not-meet": [
+            (GO_ON, way(inside="keep write-once flush sync")),
             (BOTH, way(temporary=lambda c: f"{c.target}.tmp", flags=os.O_TRUNC)),
             ("a fixed name that must be free", way(temporary=lambda c: f"{c.target}.tmp"), BOTH),
             ("a name for each process", way(temporary=lambda c: f"{c.target}.{os.getpid()}"), BOTH),
@@ -149,6 +150,7 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
             ("the old content must stand, found no file", way(failed="remove-old remove")),
             ("when fsync of the file fails, the old content must stand, found the new content", in_place("")),
             (f"found 1500 of the 3000 bytes of the new content, and no more; {GO_ON}", way(buffering=0)),
+            ("only a part is written", way(inside="keep write-once flush sync"), GO_ON),
         ],
         "nothing-is-left-behind": [
             ("when fsync of the file fails, a temporary is left", way(failed="")),
