@@ -7,5 +7,10 @@ import pytest
 
 
 def default_of(cases: Iterable[Any], *chosen: Any) -> list[Any]:
-    """Parameters for all cases; those that are not chosen carry the marker `campaign`."""
-    return [pytest.param(case, marks=() if case in chosen else pytest.mark.campaign) for case in cases]
+    """Parameters for all cases, one value or a tuple each; those not chosen carry the marker `campaign`."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=() if case in chosen else pytest.mark.campaign
+        )
+        for case in cases
+    ]

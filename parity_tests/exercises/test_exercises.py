@@ -13,6 +13,7 @@ from numpy_ref.exercises.grader import grade_against
 from numpy_ref.exercises.mistakes import lost, mistakes_of, nearest
 from numpy_ref.exercises.runner import answer
 from numpy_ref.exercises.source import reference_text
+from parity_tests.campaigns import default_of
 from parity_tests.exercises.solutions import check_stub, graded, told
 from parity_tests.implementations import HAVE_TORCH, NO_TORCH
 
@@ -23,6 +24,7 @@ MISTAKES = [
     for name, framework in EACH
     for key in mistakes_of(exercise_named(name), arrays_of(framework))
 ]
+FIRST = {case[:3]: case for case in reversed(MISTAKES)}.values()  # one for each law
 
 
 def right_solutions() -> list[Any]:
@@ -48,7 +50,7 @@ def broken(folder: Path, name: str, text: str, framework: str) -> list[Any]:
     return [value for value in answers if "holds" not in value]
 
 
-@pytest.mark.parametrize(("name", "framework", "law", "mistake"), MISTAKES, ids=lambda value: value)
+@pytest.mark.parametrize(("name", "framework", "law", "mistake"), default_of(MISTAKES, *FIRST), ids=str)
 def test_a_wrong_version_breaks_the_law_meant_for_it_and_is_named(
     name: str, framework: str, law: str, mistake: str
 ) -> None:
