@@ -8,14 +8,13 @@ Long, for the state and the loop that advances it are one thing to read, beside 
 
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpy_ref import data as data_module
 from numpy_ref import model as network
-from numpy_ref import optim, recompute
+from numpy_ref import optim
 from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
@@ -340,7 +339,7 @@ def train_n_steps(
     if run.state.mode not in ("train", "eval"):
         raise ValueError(f"train_n_steps: mode: expected 'train' or 'eval', found {run.state.mode!r}")
     config, state = run.config, copy_tree(run.state)
-    ops = arithmetic_named(config.arithmetic)
+    ops = arithmetic_named(config.arithmetic, precision=config.precision)
     if config.arithmetic == "reproducible":
         check_subnormals()  # another library may have begun to flush them since the run was started
     epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds
@@ -351,7 +350,7 @@ def train_n_steps(
             epoch = data_module.epoch_order(state.rng.order, len(data.labels))
         state, record = _train_step(state, config, data, ops, *epoch)
         if state.step % config.evaluate_every == 0:
-            loss = _evaluate(state.model, config, data, ops).loss
+            loss = _evaluate(state.model, data, ops).loss
             if loss < state.best.loss:
                 state = state._replace(best=Best(loss, state.step, copy_tree(state.model)))
         if on_step is not None:
@@ -381,12 +380,13 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
-    return _evaluate(run.state.model, run.config, data, arithmetic_named(run.config.arithmetic))
+    ops = arithmetic_named(run.config.arithmetic, precision=run.config.precision)
+    return _evaluate(run.state.model, data, ops)
 
 
 @np.errstate(all="ignore")  # a run that diverges says so by its loss
-def _evaluate(model: Arrays, config: RunConfig, data: Dataset, ops: Arithmetic) -> Evaluation:
-    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False, precision=config.precision)
+def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
+    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False)
     loss, _ = network.cross_entropy(logits, data.test_labels, ops, count=len(logits))
     return Evaluation(float(loss), float(np.mean(logits.argmax(axis=1) == data.test_labels)))
 
@@ -409,20 +409,17 @@ def _train_step(
             u = draw_noise(config.seed, state.data.epoch, samples, x.shape[1])
             x = x + (2 * u - 1) * np.float32(config.noise)
         masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if dropout else []
-        passes: dict[str, Any] = {
-            "training": training,
-            "masks": masks,
-            "dropout": config.dropout,
-            "precision": config.precision,
-        }
-        if config.recompute_segments:
-            logits, kept, buffers = recompute.forward(model, x, ops, segments=config.recompute_segments, **passes)
-            back = partial(recompute.backward, model, kept)
-        else:
-            logits, cache, buffers = network.forward(model, x, ops, **passes)
-            back = partial(network.backward, model, cache)
+        logits, kept, buffers = network.forward(
+            model,
+            x,
+            ops,
+            training=training,
+            masks=masks,
+            dropout=config.dropout,
+            segments=config.recompute_segments,
+        )
         part, grad = network.cross_entropy(logits, data.labels[samples], ops, count=len(window))
-        new = back(grad * np.float32(scale), ops)  # from the scaled loss
+        new = network.backward(model, kept, grad * np.float32(scale), ops)  # from the scaled loss
         loss = loss + part
         grads = {name: grads[name] + new[name] for name in grads} if grads else new
         model = model | buffers

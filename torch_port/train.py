@@ -24,8 +24,8 @@ from numpy_ref.optim import AdamState, ScheduleState, SGDState
 from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
 from numpy_ref.tree import copy_tree
 from torch_port import model as network
-from torch_port import optim, recompute
-from torch_port.arithmetic.operations import arithmetic_named, check_subnormals
+from torch_port import optim
+from torch_port.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from torch_port.data import Batch, PositionedSampler, Samples, init_loader
 from torch_port.precision import (
     ScalerState,
@@ -365,7 +365,7 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     try:
         with _own_modes(run.device), torch.no_grad():
             logits = run.model.eval()(x)
-            loss = network.cross_entropy(logits, labels, arithmetic_named(run.config.arithmetic), count=len(labels))
+            loss = network.cross_entropy(logits, labels, _ops(run.config), count=len(labels))
     finally:
         for module, training in modes.items():
             module.training = training
@@ -393,8 +393,7 @@ def _batches(run: Run, data: Dataset, sampler: PositionedSampler) -> Iterator[Ba
 
 def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) -> StepRecord:
     """One step on the next window of samples, in micro-batches."""
-    config, model, scaler, device = run.config, run.model, run.scaler, run.device
-    ops = arithmetic_named(config.arithmetic)
+    config, model, scaler, device, ops = run.config, run.model, run.scaler, run.device, _ops(run.config)
     count = min(config.batch_size * config.accumulation, sampler.samples - run.position.consumed)
     loss, used = torch.zeros((), dtype=torch.float32, device=device), []
     run.optimizer.zero_grad()
@@ -402,10 +401,7 @@ def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) 
         x, labels, samples = next(batches)
         dropout = config.dropout if model.training else 0.0
         masks = network.draw_masks(run.dropout, config.hidden, len(samples), dropout, device=device)
-        if config.recompute_segments:
-            logits = recompute.forward(model, x.to(device), masks, segments=config.recompute_segments)
-        else:
-            logits = model(x.to(device), masks)
+        logits = model(x.to(device), masks, segments=config.recompute_segments)
         part = network.cross_entropy(logits, labels.to(device), ops, count=count)
         scaler.scale(part).backward()  # type: ignore[no-untyped-call]
         loss = loss + part.detach()
@@ -460,9 +456,13 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {
         "batch_norm": config.batch_norm,
         "dropout": config.dropout,
-        "precision": config.precision,
-        "ops": arithmetic_named(config.arithmetic),
+        "ops": _ops(config),
     }
+
+
+def _ops(config: RunConfig) -> Arithmetic:
+    """The configuration's arithmetic."""
+    return arithmetic_named(config.arithmetic, precision=config.precision)
 
 
 def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
@@ -477,7 +477,7 @@ def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
         return optim.SGD(model.parameters(), **momentum, **common)
     adam = optim.AdamW if config.optimizer == "adamw" else optim.Adam
     moments: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps, "amsgrad": config.amsgrad}
-    return adam(model.parameters(), **moments, **common, ops=arithmetic_named(config.arithmetic))
+    return adam(model.parameters(), **moments, **common, ops=_ops(config))
 
 
 def _schedule(config: RunConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
@@ -517,15 +517,15 @@ def _check_live(run: Run) -> None:
     if type(model) is not network.MLP:
         found = type(model).__name__
         raise ValueError(f"snapshot: model: expected MLP, found {found}. To compile it use run.model.compile().")
-    training, ops = model.training, arithmetic_named(config.arithmetic)
+    training, ops = model.training, _ops(config)
     mode = "training" if training else "evaluation"
     for name, module in model.named_modules():
         if module.training != training:
             faults.append(f"mode: expected every module in {mode} mode as the model is, found {name} in the other")
-        if getattr(module, "ops", ops) != ops:
-            faults.append(f"model: {name}.ops: expected {ops.name} arithmetic, found {module.ops.name}")
-    if model.precision != config.precision:
-        faults.append(f"model: precision: expected {config.precision!r}, found {model.precision!r}")
+        other: Arithmetic = getattr(module, "ops", ops)
+        if other != ops:
+            kinds = [f"{x.name} arithmetic in {x.precision}" for x in (ops, other)]
+            faults.append(f"model: {f'{name}.ops'.lstrip('.')}: expected {kinds[0]}, found {kinds[1]}")
     if model.scale != 1 / (1 - config.dropout):
         faults.append(f"model: scale: expected {1 / (1 - config.dropout)!r} for the dropout, found {model.scale!r}")
     optimizer = _optimizer(config, model)

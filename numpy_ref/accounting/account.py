@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_ref import model as network
-from numpy_ref import recompute as checkpointing
 from numpy_ref.accounting.flops import forward_flops, mlp_products, step_flops
 from numpy_ref.accounting.gpt2 import GPT2, Transformer, gpt2_activations, gpt2_attention, gpt2_products, gpt2_shapes
 from numpy_ref.accounting.memory import CONVENTIONS, Memory, account_memory
@@ -27,7 +26,7 @@ def kept_inputs(config: RunConfig) -> list[int]:
     depth = len(config.hidden) + 1
     if not config.recompute_segments:
         return list(range(depth))
-    return [layers.start for layers in checkpointing.segments_of(depth, config.recompute_segments)]
+    return [layers.start for layers in network.segments_of(depth, config.recompute_segments)]
 
 
 class Account(NamedTuple):

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from numpy_ref.arithmetic import elementary, fixedpoint
-from numpy_ref.arithmetic.fixedpoint import cos_pi, power
+from numpy_ref.arithmetic.fixedpoint import CASTS, cos_pi, power
 from numpy_ref.arithmetic.rounding import (
     PLAIN,
     STORAGE,
@@ -331,17 +331,28 @@ class Arithmetic(NamedTuple):
     sqrt: Callable[[Array], Array]
     exp: Callable[[Array], Array]
     log: Callable[[Array], Array]
+    precision: str | None = None  # the format that layers compute in; without one, that of their arrays
 
 
 REPRODUCIBLE = Arithmetic("reproducible", matmul, sum, sqrt, exp, log)
 NATIVE = Arithmetic("native", np.matmul, np.sum, np.sqrt, np.exp, np.log)
 
 
-def arithmetic_named(name: str) -> Arithmetic:
-    """The arithmetic that `RunConfig.arithmetic` names: "reproducible" (as defined here) or "native" (NumPy's own)."""
+def arithmetic_named(name: str, *, precision: str | None = None) -> Arithmetic:
+    """A run's arithmetic.
+
+    Args:
+        name: `RunConfig.arithmetic`: "reproducible" (as defined here) or "native" (NumPy's own).
+        precision: `RunConfig.precision`, the format that layers compute in; by default that of their arrays.
+
+    Raises:
+        ValueError: an unknown name or format.
+    """
+    if precision is not None and precision not in CASTS:
+        raise ValueError(f"arithmetic: precision: expected one of {', '.join(CASTS)}, or None, found {precision!r}.")
     for arithmetic in (REPRODUCIBLE, NATIVE):
         if arithmetic.name == name:
-            return arithmetic
+            return arithmetic._replace(precision=precision)
     raise ValueError(f"arithmetic: expected 'reproducible' or 'native', found {name!r}")
 
 

@@ -33,7 +33,6 @@ IN_ITS_OWN_FORM = {
     "optim",
     "machine",
     "proof",
-    "recompute",
     "accounting",
     "exercises",
 } | {"__main__"}  # the same module name

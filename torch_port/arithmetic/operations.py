@@ -44,7 +44,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from torch import Tensor
 
 from numpy_ref.arithmetic import fixedpoint
-from numpy_ref.arithmetic.fixedpoint import cos_pi, power
+from numpy_ref.arithmetic.fixedpoint import CASTS, cos_pi, power
 from torch_port.arithmetic import elementary
 from torch_port.arithmetic.rounding import (
     STORAGE,
@@ -348,17 +348,20 @@ class Arithmetic(NamedTuple):
     sqrt: Callable[[Tensor], Tensor]
     exp: Callable[[Tensor], Tensor]
     log: Callable[[Tensor], Tensor]
+    precision: str | None = None  # the format that layers compute in; without one, that of their tensors
 
 
 REPRODUCIBLE = Arithmetic("reproducible", matmul, sum, sqrt, exp, log)
 NATIVE = Arithmetic("native", torch.matmul, torch.sum, torch.sqrt, torch.exp, torch.log)
 
 
-def arithmetic_named(name: str) -> Arithmetic:
-    """The arithmetic that `RunConfig.arithmetic` names: "reproducible" (as defined here) or "native" (torch's own)."""
+def arithmetic_named(name: str, *, precision: str | None = None) -> Arithmetic:
+    """A run's arithmetic; see `numpy_ref.arithmetic.arithmetic_named`. "native" is torch's own."""
+    if precision is not None and precision not in CASTS:
+        raise ValueError(f"arithmetic: precision: expected one of {', '.join(CASTS)}, or None, found {precision!r}.")
     for arithmetic in (REPRODUCIBLE, NATIVE):
         if arithmetic.name == name:
-            return arithmetic
+            return arithmetic._replace(precision=precision)
     raise ValueError(f"arithmetic: expected 'reproducible' or 'native', found {name!r}")
 
 
