@@ -53,7 +53,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HERE = Path(__file__).parent
 SOURCES = [
     Path(arithmetic.__file__).with_name(name)
-    for name in ("arithmetic.py", "elementary.py", "rounding.py", "fixedpoint.py")
+    for name in ("operations.py", "elementary.py", "rounding.py", "fixedpoint.py")
 ]
 ALIASES = ("Array", "Arrays", "__all__")
 CHUNK = 1 << 22  # inputs that are done, or done again, as one
