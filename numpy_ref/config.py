@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.precision import CASTS
+from numpy_ref.arithmetic.fixedpoint import CASTS
 
 ABOVE_ZERO = 2.0**-150  # the largest number that float32 rounds to zero; as a lower end it is excluded
 ABOVE_ONE = 1 + 2.0**-52  # the smallest number above 1

@@ -18,7 +18,7 @@ from numpy_ref import optim
 from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
-from numpy_ref.precision import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
+from numpy_ref.optim import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
 from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
 from numpy_ref.tree import copy_tree, flatten, structure_faults
 

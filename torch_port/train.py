@@ -20,21 +20,22 @@ from torch.optim.lr_scheduler import LRScheduler
 from numpy_ref import train as reference
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
-from numpy_ref.optim import AdamState, ScheduleState, SGDState
+from numpy_ref.optim import (
+    AdamState,
+    ScalerState,
+    ScheduleState,
+    SGDState,
+    decode_scaler,
+    encode_scaler,
+    faults_of_scaler,
+    init_scaler,
+)
 from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
 from numpy_ref.tree import copy_tree
 from torch_port import model as network
 from torch_port import optim
 from torch_port.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from torch_port.data import Batch, PositionedSampler, Samples, init_loader
-from torch_port.precision import (
-    ScalerState,
-    decode_scaler,
-    encode_scaler,
-    faults_of_scaler,
-    has_inf_or_nan,
-    init_scaler,
-)
 from torch_port.rng import StreamState, generator_from, init_stream, stream_state
 
 __all__ = [
@@ -407,7 +408,7 @@ def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) 
         loss = loss + part.detach()
         used.append(samples)
     rate, scale = float(run.optimizer.param_groups[0]["lr"]), scaler.get_scale()
-    skipped = scaler.is_enabled() and has_inf_or_nan(p.grad for p in model.parameters() if p.grad is not None)
+    skipped = scaler.is_enabled() and optim.has_inf_or_nan(p.grad for p in model.parameters() if p.grad is not None)
     scaler.step(run.optimizer)
     scaler.update()
     if not skipped:

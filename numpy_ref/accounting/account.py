@@ -8,9 +8,9 @@ from numpy_ref import model as network
 from numpy_ref.accounting.flops import forward_flops, mlp_products, step_flops
 from numpy_ref.accounting.gpt2 import GPT2, Transformer, gpt2_activations, gpt2_attention, gpt2_products, gpt2_shapes
 from numpy_ref.accounting.memory import CONVENTIONS, Memory, account_memory
+from numpy_ref.arithmetic.fixedpoint import CASTS
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-from numpy_ref.precision import CASTS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

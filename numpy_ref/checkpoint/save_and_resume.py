@@ -28,7 +28,7 @@ from numpy_ref.checkpoint.durable import replace_file
 from numpy_ref.config import RunConfig, decode_config, differing_fields, encode_config
 from numpy_ref.data import Dataset
 from numpy_ref.machine import environment
-from numpy_ref.precision import ScalerState, faults_of_scaler
+from numpy_ref.optim import ScalerState, faults_of_scaler
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
 from numpy_ref.tree import copy_tree, flatten, printable, structure_faults, unflatten

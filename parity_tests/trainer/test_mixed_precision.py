@@ -16,9 +16,10 @@ from numpy_ref import model as network
 from numpy_ref import train
 from numpy_ref.arithmetic.operations import arithmetic_named
 from numpy_ref.checkpoint.container import IncompatibleCheckpoint
+from numpy_ref.cli.number_line import cast_to_dtype
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-from numpy_ref.precision import ScalerState, cast_to_dtype, decode_scaler, encode_scaler
+from numpy_ref.optim import ScalerState, decode_scaler, encode_scaler
 from numpy_ref.proof import laws
 from numpy_ref.proof.boundary import row_named
 from numpy_ref.proof.equivalence import compare
@@ -287,7 +288,7 @@ def halve_live(run: Any, record: train.StepRecord) -> None:
 
 
 def no_step_is_skipped(patch: pytest.MonkeyPatch, impl: Any) -> None:
-    patch.setattr(impl.train, "has_inf_or_nan", lambda gradients: False)
+    patch.setattr(impl.train if impl is numpy_ref else impl.optim, "has_inf_or_nan", lambda gradients: False)
     if impl is not numpy_ref:
         steps = lambda self, optimizer, state, *given, **named: optimizer.step()  # noqa: E731
         patch.setattr(impl.train.GradScaler, "_maybe_opt_step", steps)

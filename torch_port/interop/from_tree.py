@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from numpy_ref.optim import AdamState, ScheduleState, SGDState
-from numpy_ref.precision import ScalerState, faults_of_scaler
+from numpy_ref.optim import AdamState, ScalerState, ScheduleState, SGDState, faults_of_scaler
 from torch_port.interop.errors import kind_of
 from torch_port.interop.tensors import check_arrays, tensor_of
 from torch_port.interop.to_tree import settings_of

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from numpy_ref.checks import whole_number
-from numpy_ref.optim import AdamState, ScheduleState, SGDState
-from numpy_ref.precision import ScalerState, faults_of_scaler
+from numpy_ref.optim import AdamState, ScalerState, ScheduleState, SGDState, faults_of_scaler
 from torch_port.interop.errors import refuse
 from torch_port.interop.tensors import Array, arrays_of, check_arrays
 from torch_port.optim import ADAM_MOMENTS
