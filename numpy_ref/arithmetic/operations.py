@@ -2,7 +2,7 @@
 
 There is then one right answer, so any implementation that reaches it has the same bits: another BLAS, thread count,
 instruction set, summation order, batch or framework. Results follow IEEE 754 for infinities and NaN, and every zero
-that `matmul`, `sum` and `dot` return is +0, also one that comes by underflow.
+that `matmul` and `sum` return is +0, also one that comes by underflow.
 
 Inputs are float16, float32 or float64 arrays; `kind` names the format of the result, by default that of the inputs.
 bfloat16 numbers are carried in float32 arrays: give such arrays and `kind="bfloat16"`. The definition of `matmul` and
@@ -60,7 +60,6 @@ __all__ = [
     "arithmetic_named",
     "check_subnormals",
     "cos_pi",
-    "dot",
     "exp",
     "log",
     "matmul",
@@ -240,23 +239,6 @@ def sum(
             out[places[part]] = round_sums(rows[places[part]].astype(np.float64), kind)
     out = out.astype(STORAGE[kind], copy=False)
     return out.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape)
-
-
-def dot(a: Array, b: Array, *, kind: str | None = None) -> Array:
-    """Inner product of two vectors of shape (K,), correctly rounded; a 0-dimensional array. See `matmul`.
-
-    Raises:
-        TypeError: as for `matmul`.
-        ValueError: the shapes are not (K,) and (K,).
-
-    Example:
-        >>> float(dot(np.array([3.0, 4.0], np.float32), np.array([3.0, 4.0], np.float32)))
-        25.0
-    """
-    _checked_kind("dot", kind, a, b)
-    if a.ndim != 1 or a.shape != b.shape:
-        raise ValueError(f"arithmetic.dot: expected two vectors of one length, found shapes {a.shape} and {b.shape}")
-    return matmul(a[None, :], b[:, None], kind=kind).reshape(())
 
 
 def sqrt(a: Array) -> Array:

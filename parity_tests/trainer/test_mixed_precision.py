@@ -1,6 +1,7 @@
 """Runs that compute in 16 bits: one state in both packages, and a resume around every overflow, skip and growth."""
 
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -237,9 +238,13 @@ def test_weights_that_come_back_through_half_copies_are_caught(impl: ModuleType,
 # Faults of the step, in each package: functions in place of others
 
 
+def module_of(impl: Any, name: str) -> Any:
+    return import_module(f"{impl.__name__}.{name}")
+
+
 def after_a_step(patch: pytest.MonkeyPatch, impl: Any, change: Any) -> None:
     """Replace the step by one that makes a change at its end: change(what the step advanced, its record, settings)."""
-    original = impl.train._train_step
+    original = module_of(impl, "train")._train_step
 
     def reference_step(state: train.RunState, *settings: Any) -> tuple[train.RunState, train.StepRecord]:
         state, record = original(state, *settings)
@@ -250,7 +255,7 @@ def after_a_step(patch: pytest.MonkeyPatch, impl: Any, change: Any) -> None:
         change(run, record)
         return record
 
-    patch.setattr(impl.train, "_train_step", reference_step if impl is numpy_ref else port_step)
+    patch.setattr(module_of(impl, "train"), "_train_step", reference_step if impl is numpy_ref else port_step)
 
 
 def count_skipped(state: train.RunState, record: train.StepRecord, *settings: Any) -> train.RunState:
@@ -288,24 +293,24 @@ def halve_live(run: Any, record: train.StepRecord) -> None:
 
 
 def no_step_is_skipped(patch: pytest.MonkeyPatch, impl: Any) -> None:
-    patch.setattr(impl.train if impl is numpy_ref else impl.optim, "has_inf_or_nan", lambda gradients: False)
+    patch.setattr(train if impl is numpy_ref else module_of(impl, "optim"), "has_inf_or_nan", lambda gradients: False)
     if impl is not numpy_ref:
         steps = lambda self, optimizer, state, *given, **named: optimizer.step()  # noqa: E731
-        patch.setattr(impl.train.GradScaler, "_maybe_opt_step", steps)
+        patch.setattr(module_of(impl, "train").GradScaler, "_maybe_opt_step", steps)
 
 
 def gradients_not_unscaled(patch: pytest.MonkeyPatch, impl: Any) -> None:
     if impl is numpy_ref:
         patch.setattr(train, "unscale_gradients", lambda gradients, scale: gradients)
         return
-    original = impl.train.GradScaler.step
+    original = module_of(impl, "train").GradScaler.step
 
     def step(self: Any, optimizer: Any) -> None:
         for p in optimizer.param_groups[0]["params"]:
             p.grad = p.grad * self.get_scale()
         original(self, optimizer)
 
-    patch.setattr(impl.train.GradScaler, "step", step)
+    patch.setattr(module_of(impl, "train").GradScaler, "step", step)
 
 
 def loss_not_scaled(patch: pytest.MonkeyPatch, impl: Any) -> None:
@@ -319,13 +324,13 @@ def loss_not_scaled(patch: pytest.MonkeyPatch, impl: Any) -> None:
         patch.setattr(train, "_train_step", scaled_step)
         patch.setattr(network, "backward", lambda model, kept, g, ops: backward(model, kept, g / scale[0], ops))
         return
-    original = impl.train.GradScaler.scale
+    original = module_of(impl, "train").GradScaler.scale
 
     def scale_nothing(self: Any, loss: Any) -> Any:
         original(self, loss)
         return loss
 
-    patch.setattr(impl.train.GradScaler, "scale", scale_nothing)
+    patch.setattr(module_of(impl, "train").GradScaler, "scale", scale_nothing)
 
 
 def changes(*pair: Any) -> Any:
