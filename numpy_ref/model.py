@@ -27,6 +27,7 @@ from numpy_ref.arithmetic.operations import Arithmetic
 from numpy_ref.arithmetic.rounding import STORAGE, cast
 from numpy_ref.checks import whole_number
 from numpy_ref.rng import StreamState, draw_bernoulli, draw_uniform, generator_from, stream_state
+from numpy_ref.tree import Leaf
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -65,16 +66,22 @@ def init_model(
 
 
 def blank_model(inputs: int, hidden: Sequence[int], classes: int, *, batch_norm: bool = False) -> Arrays:
-    """The arrays of a model in their order, shapes and types, all zero: what a checkpoint must hold."""
-    model: Arrays = {}
+    """The arrays of a model in their order, shapes and types, all zero."""
+    leaves = model_leaves(inputs, hidden, classes, batch_norm=batch_norm)
+    return {name: np.zeros(leaf.shape or (), leaf.kind) for name, leaf in leaves.items()}
+
+
+def model_leaves(inputs: int, hidden: Sequence[int], classes: int, *, batch_norm: bool = False) -> dict[str, Leaf]:
+    """The schema of a model: its arrays in their order, with types and shapes."""
+    leaves = {}
     for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
-        model[f"layer{i}.weight"] = np.zeros((fan_out, fan_in), np.float32)
-        model[f"layer{i}.bias"] = np.zeros(fan_out, np.float32)
+        leaves[f"layer{i}.weight"] = Leaf("float32", (fan_out, fan_in))
+        leaves[f"layer{i}.bias"] = Leaf("float32", (fan_out,))
         if batch_norm and i < len(hidden):
             for name in ("weight", "bias", "running_mean", "running_var"):
-                model[f"norm{i}.{name}"] = np.zeros(fan_out, np.float32)
-            model[f"norm{i}.num_batches_tracked"] = np.array(0, np.int64)
-    return model
+                leaves[f"norm{i}.{name}"] = Leaf("float32", (fan_out,))
+            leaves[f"norm{i}.num_batches_tracked"] = Leaf("int64", ())
+    return leaves
 
 
 def parameters(model: Mapping[str, Array]) -> Arrays:

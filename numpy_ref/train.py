@@ -19,8 +19,8 @@ from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named, check_
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
 from numpy_ref.optim import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
-from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
-from numpy_ref.tree import copy_tree, flatten, structure_faults
+from numpy_ref.rng import WORDS, StreamState, draw_noise, generator_from, init_stream, stream_state
+from numpy_ref.tree import Leaf, copy_tree, flatten, structure_faults
 
 __all__ = [
     "Best",
@@ -160,16 +160,6 @@ def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
     """
     weights = generator_from(init_stream(config.seed, "weights"))
     model = network.init_model(weights, inputs, config.hidden, classes, batch_norm=config.batch_norm)
-    return _state_around(config, model, copy_tree(model))
-
-
-def blank_state(config: RunConfig, inputs: int, classes: int) -> RunState:
-    """Like `init_state`, with zeros for the weights: every leaf in its shape and type, for the price of none."""
-    model = network.blank_model(inputs, config.hidden, classes, batch_norm=config.batch_norm)
-    return _state_around(config, model, model)
-
-
-def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
     params = network.parameters(model)
     if config.optimizer == "sgd":
         optimizer: optim.AdamState | optim.SGDState = optim.init_sgd(params, momentum=config.momentum)
@@ -189,8 +179,41 @@ def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
         scaler=init_scaler(init_scale=config.init_scale) if config.scales_loss else {},
         rng=RngState(init_stream(config.seed, "order"), init_stream(config.seed, "dropout")),
         data=Position(0, 0),
-        best=Best(float("inf"), 0, best),
+        best=Best(float("inf"), 0, copy_tree(model)),
     )
+
+
+def schema(config: RunConfig, inputs: int, classes: int) -> RunState:
+    """What every leaf of a run's state must be: a state with a `Leaf` at each of them.
+
+    Args:
+        config: the settings.
+        inputs: D.
+        classes: C.
+
+    Example:
+        >>> flatten(schema(RunConfig(hidden=(16,)), 64, 10))["optimizer/m/layer0.weight"]
+        Leaf(kind='float32', shape=(16, 64))
+    """
+    model: Any = network.model_leaves(inputs, config.hidden, classes, batch_norm=config.batch_norm)
+    count, number, text = (_leaf(kind) for kind in ("int", "float", "str"))
+    params, stream = network.parameters(model), StreamState(_leaf("uint32", WORDS), count)
+    adam = optim.AdamState(count, params, params, params if config.amsgrad else {})
+    return RunState(
+        step=count,
+        mode=text,
+        model=model,
+        optimizer=optim.SGDState(count, params if config.momentum else {}) if config.optimizer == "sgd" else adam,
+        schedule=optim.ScheduleState(count, number),
+        scaler=ScalerState(number, count) if config.scales_loss else {},
+        rng=RngState(stream, stream),
+        data=Position(count, count),
+        best=Best(number, count, model),
+    )
+
+
+def _leaf(kind: str, *shape: int) -> Any:
+    return Leaf(kind, shape or None)
 
 
 def init_run(config: RunConfig, data: Dataset) -> Run:
@@ -273,12 +296,15 @@ def check_state(config: RunConfig, state: RunState) -> None:
     first, last = (np.shape(state.model.get(f"layer{i}.weight", ())) for i in (0, len(config.hidden)))
     if not len(first) == len(last) == 2:
         raise ValueError(f"restore: model: expected layers with the hidden sizes {config.hidden}, found others")
-    missing, faults = structure_faults(flatten(blank_state(config, first[1], last[0])), flatten(state))
+    missing, faults = structure_faults(flatten(schema(config, first[1], last[0])), flatten(state))
     faults = [f"{path}: missing" for path in missing] + faults
-    if not faults and state.mode not in ("train", "eval"):
-        faults = [f"mode: expected 'train' or 'eval', found {state.mode!r}"]
-    if faults:
+    if faults or (faults := faults_of_mode(state)):
         raise ValueError(f"restore: {'; '.join(faults)}. Give a state of a run of this configuration.")
+
+
+def faults_of_mode(state: RunState) -> list[str]:
+    """A line where the mode is none."""
+    return [] if state.mode in ("train", "eval") else [f"mode: expected 'train' or 'eval', found {state.mode!r}"]
 
 
 def check_run(config: RunConfig, data: Dataset) -> None:
@@ -336,8 +362,8 @@ def train_n_steps(
             f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
             "Give the data that the run was started on."
         )
-    if run.state.mode not in ("train", "eval"):
-        raise ValueError(f"train_n_steps: mode: expected 'train' or 'eval', found {run.state.mode!r}")
+    if faults := faults_of_mode(run.state):
+        raise ValueError(f"train_n_steps: {faults[0]}")
     config, state = run.config, copy_tree(run.state)
     ops = arithmetic_named(config.arithmetic, precision=config.precision)
     if config.arithmetic == "reproducible":

@@ -241,6 +241,11 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
         (0, True)
     """
     reference.check_state(config, state)
+    return live_run(config, state, run_id=run_id, fingerprint=fingerprint)
+
+
+def live_run(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
+    """`restore` of a state that has been checked."""
     inputs, classes = state.model["layer0.weight"].shape[1], len(state.model[f"layer{len(config.hidden)}.bias"])
     with torch.inference_mode(False):  # what is made within it could never be trained
         run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
@@ -429,7 +434,7 @@ def _fresh(config: RunConfig, inputs: int, classes: int, run_id: str, fingerprin
 def _rebuilt(config: RunConfig, state: RunState, run_id: str, fingerprint: str, device: str) -> Run:
     """A copy of a run, from its snapshot."""
     with torch.device(device):
-        return restore(config, state, run_id=run_id, fingerprint=fingerprint)
+        return live_run(config, state, run_id=run_id, fingerprint=fingerprint)
 
 
 def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str) -> Run:
