@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,7 @@ from numpy_ref.arithmetic.rounding import STORAGE, cast
 from numpy_ref.checks import whole_number
 from numpy_ref.rng import StreamState, draw_bernoulli, draw_uniform, generator_from, stream_state
 from numpy_ref.tree import Leaf
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
+from numpy_ref.types import Array, Arrays
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: state, but no parameters
 NORM_EPS = 1e-5

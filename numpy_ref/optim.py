@@ -22,9 +22,8 @@ import numpy as np
 
 from numpy_ref.arithmetic.operations import Arithmetic, cos_pi, power
 from numpy_ref.checks import float_array, number, whole_number
+from numpy_ref.types import Array, Arrays
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
 Gradients = TypeVar("Gradients", list[Array], dict[str, Array])
 
 BLOCK = 1 << 15  # numbers that a rule works on at once, so that its passes over them stay in the cache

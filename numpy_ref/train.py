@@ -21,6 +21,7 @@ from numpy_ref.data import Dataset, Position
 from numpy_ref.optim import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
 from numpy_ref.rng import WORDS, StreamState, draw_noise, generator_from, init_stream, stream_state
 from numpy_ref.tree import Leaf, copy_tree, flatten, structure_faults
+from numpy_ref.types import Array, Arrays
 
 __all__ = [
     "Best",
@@ -38,8 +39,6 @@ __all__ = [
     "train_n_steps",
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
 Scaler = ScalerState | dict[str, Any]  # empty without loss scaling, as the stock scaler's state is
 
 

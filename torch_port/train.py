@@ -32,6 +32,7 @@ from numpy_ref.optim import (
 )
 from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
 from numpy_ref.tree import copy_tree
+from numpy_ref.types import Array
 from torch_port import model as network
 from torch_port import optim
 from torch_port.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
@@ -53,8 +54,6 @@ __all__ = [
     "snapshot",
     "train_n_steps",
 ]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Run:

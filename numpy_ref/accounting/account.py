@@ -1,8 +1,6 @@
 """What shapes say that a step holds and computes: of a run of ours, and of GPT-2."""
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from numpy_ref import model as network
 from numpy_ref.accounting.flops import forward_flops, mlp_products, step_flops
@@ -11,8 +9,7 @@ from numpy_ref.accounting.memory import CONVENTIONS, Memory, account_memory
 from numpy_ref.arithmetic.fixedpoint import CASTS
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 def first_batches(config: RunConfig, data: Dataset) -> list[int]:

@@ -20,8 +20,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, epoch_order
 from numpy_ref.rng import WORDS, generator_from
 from numpy_ref.tree import flatten
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 class Measured(NamedTuple):

@@ -33,7 +33,7 @@ Long, for its operations share the certificate above, and its half is this argum
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
@@ -52,6 +52,7 @@ from numpy_ref.arithmetic.rounding import (
     slices,
     top_slice,
 )
+from numpy_ref.types import Array
 
 __all__ = [
     "NATIVE",
@@ -69,7 +70,6 @@ __all__ = [
     "sum",
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 UNIT = 2.0**-53  # unit roundoff of float64
 LONG = 1 << 12  # terms added at once in a long sum, so that the bound on its error stays small

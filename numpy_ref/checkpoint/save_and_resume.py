@@ -30,6 +30,7 @@ from numpy_ref.optim import ScalerState, faults_of_scaler
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
 from numpy_ref.tree import Leaf, copy_tree, flatten, printable, structure_faults, unflatten
+from numpy_ref.types import Array
 
 __all__ = [
     "Checkpoint",
@@ -41,7 +42,6 @@ __all__ = [
 ]
 
 Path = str | PathLike[str]
-Array = np.ndarray[Any, np.dtype[Any]]
 
 FULL, WEIGHTS = "full", "weights"
 UNUSABLE = "The file is of no use: take another checkpoint."

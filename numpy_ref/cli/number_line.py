@@ -20,8 +20,7 @@ from numpy_ref.cli.demo import CONFIG
 from numpy_ref.config import ABOVE_ZERO, FLOAT32_END, RunConfig
 from numpy_ref.data import Dataset, load_data
 from numpy_ref.train import init_run, train_n_steps
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 BAR = 28  # characters of the longest bar
 
