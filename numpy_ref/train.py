@@ -2,8 +2,6 @@
 
 `RunState` holds all that training changes, random state included. If it is not in there, it does not survive; so a run
 continued from its state alone equals one that never stopped.
-
-Long, for the state and the loop that advances it are one thing to read, beside the twin.
 """
 
 import uuid

@@ -3,8 +3,6 @@
 What differs from `numpy_ref.train` is ownership: there a run is data and is left alone; here `train_n_steps` advances
 modules, optimizers and generators in place, and the run handed in is used up. `snapshot` takes the state out as
 independent NumPy arrays, `restore` builds live objects from it. All draws are made on the CPU, whatever the device.
-
-Long, for live objects can be changed behind the run, and each such change is refused where the state is taken out.
 """
 
 import uuid

@@ -26,8 +26,6 @@ Ogita, Oishi, Rump 2012), added up in an expansion and rounded once.
 `exp` and `log` evaluate in float64 with a bound on the error, certify in the same way, and hand the few inputs left
 to integers (`elementary`). For float64 itself they are a fixed recipe of elementary operations with an error below one
 unit in the last place: the same bits everywhere, though not always the nearest.
-
-Long, for its operations share the certificate above, and its half is this argument.
 """
 
 import math
