@@ -10,6 +10,7 @@
     train, model, optim       the run and its loop; one pass forward and back; one update
     rng, noise, data          random streams; draws by key; samples, their order and the position in it
     config, tree, checks      settings; names of leaves; checks of arguments
+    types                     what signatures share
     machine                   all that native bits may depend on
     arithmetic                every result rounded once
     checkpoint                a run to a file and back; atomic writes; a directory of checkpoints

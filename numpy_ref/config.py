@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.precision import CASTS
+from numpy_ref.arithmetic.fixedpoint import CASTS
 
 ABOVE_ZERO = 2.0**-150  # the largest number that float32 rounds to zero; as a lower end it is excluded
 ABOVE_ONE = 1 + 2.0**-52  # the smallest number above 1
@@ -22,9 +22,6 @@ def _field(default: Any, help: str, *, choices: tuple[str, ...] = (), low: float
     if high is None:
         high = FLOAT32_END if isinstance(default, float) else 2**31
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
-
-
-LATER = {"precision", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "recompute_segments"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,13 +168,11 @@ def encode_config(config: RunConfig) -> dict[str, Any]:
 def decode_config(values: Mapping[str, Any]) -> RunConfig:
     """The configuration from JSON values.
 
-    Files written before a field of `LATER` existed lack it; its default is what their runs did.
-
     Raises:
         ValueError, TypeError: a field is unknown, missing, of another type or out of range.
     """
     names = {field.name for field in dataclasses.fields(RunConfig)}
-    unknown, missing = sorted(set(values) - names), sorted(names - LATER - set(values))
+    unknown, missing = sorted(set(values) - names), sorted(names - set(values))
     if unknown or missing:
         raise ValueError(f"RunConfig: unknown fields {unknown}, missing fields {missing}")
     return RunConfig(**values)

@@ -3,25 +3,32 @@
 Sizes: B batch, D inputs, H hidden, C classes. A hidden layer is linear, batch normalisation if wanted, ReLU, dropout;
 the last layer is linear. Weights have PyTorch's layout, (outputs, inputs). Dropout masks are drawn outside and handed
 in, so that a forward pass consumes no randomness. Everything works in the type of the arrays it is given, but for what
-`forward` is told to compute in a format of 16 bits.
+the arithmetic computes in a format of 16 bits.
+
+Gradient checkpointing: the layers can be cut into consecutive segments. The forward pass then forgets what lies within
+them, so between the passes an activation a segment is kept instead of several a layer; the backward pass computes one
+segment after the other again, from its input. The gradients are those of the plain backward pass, bit for bit, since
+the same numbers come again. Masks are either handed in, and kept; or drawn within from a generator, and then the
+stream's state at the start of each segment is kept instead, and drawn from again without moving the generator. Batch
+normalisation's running statistics are moved by the forward pass alone. With n layers of one size, about sqrt(n)
+segments hold the least at the height of the backward pass: as many inputs as a segment has layers.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.arithmetic.operations import Arithmetic
 from numpy_ref.arithmetic.rounding import STORAGE, cast
-from numpy_ref.precision import check_precision
-from numpy_ref.rng import draw_bernoulli, draw_uniform
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
+from numpy_ref.checks import whole_number
+from numpy_ref.rng import StreamState, draw_bernoulli, draw_uniform, generator_from, stream_state
+from numpy_ref.tree import Leaf
+from numpy_ref.types import Array, Arrays
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: state, but no parameters
 NORM_EPS = 1e-5
@@ -57,16 +64,22 @@ def init_model(
 
 
 def blank_model(inputs: int, hidden: Sequence[int], classes: int, *, batch_norm: bool = False) -> Arrays:
-    """The arrays of a model in their order, shapes and types, all zero: what a checkpoint must hold."""
-    model: Arrays = {}
+    """The arrays of a model in their order, shapes and types, all zero."""
+    leaves = model_leaves(inputs, hidden, classes, batch_norm=batch_norm)
+    return {name: np.zeros(leaf.shape or (), leaf.kind) for name, leaf in leaves.items()}
+
+
+def model_leaves(inputs: int, hidden: Sequence[int], classes: int, *, batch_norm: bool = False) -> dict[str, Leaf]:
+    """The schema of a model: its arrays in their order, with types and shapes."""
+    leaves = {}
     for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
-        model[f"layer{i}.weight"] = np.zeros((fan_out, fan_in), np.float32)
-        model[f"layer{i}.bias"] = np.zeros(fan_out, np.float32)
+        leaves[f"layer{i}.weight"] = Leaf("float32", (fan_out, fan_in))
+        leaves[f"layer{i}.bias"] = Leaf("float32", (fan_out,))
         if batch_norm and i < len(hidden):
             for name in ("weight", "bias", "running_mean", "running_var"):
-                model[f"norm{i}.{name}"] = np.zeros(fan_out, np.float32)
-            model[f"norm{i}.num_batches_tracked"] = np.array(0, np.int64)
-    return model
+                leaves[f"norm{i}.{name}"] = Leaf("float32", (fan_out,))
+            leaves[f"norm{i}.num_batches_tracked"] = Leaf("int64", ())
+    return leaves
 
 
 def parameters(model: Mapping[str, Array]) -> Arrays:
@@ -81,6 +94,38 @@ def draw_masks(generator: np.random.Generator, hidden: Sequence[int], batch: int
         If the generator's state is lost, other units are dropped from the first step on.
     """
     return [draw_bernoulli(generator, 1 - dropout, (batch, h)) for h in hidden] if dropout else []
+
+
+def square_root_rule(layers: int) -> int:
+    """The number of segments to take without a reason for another: the whole number nearest to sqrt(layers).
+
+    Example:
+        >>> [square_root_rule(n) for n in (1, 3, 16, 100)]
+        [1, 2, 4, 10]
+    """
+    root = math.isqrt(whole_number("square_root_rule: layers", layers, 1, 2**31))
+    return root + (layers > root * (root + 1))
+
+
+def segments_of(layers: int, segments: int) -> list[range]:
+    """Consecutive ranges of layers, as even as possible, the longer ones first.
+
+    Args:
+        layers: >= 1.
+        segments: from 1 to `layers`.
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+        >>> segments_of(5, 2)
+        [range(0, 3), range(3, 5)]
+    """
+    layers = whole_number("segments_of: layers", layers, 1, 2**31)
+    segments = whole_number("segments_of: segments", segments, 1, layers + 1)
+    size, longer = divmod(layers, segments)
+    starts = [size * s + min(s, longer) for s in range(segments + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
 
 
 class LayerCache(NamedTuple):
@@ -101,7 +146,20 @@ class Cache(NamedTuple):
     masks: list[Array]  # of all hidden layers
     scale: Array  # factor of the units that stay, without axes
     training: bool
-    precision: str | None
+
+
+class Segment(NamedTuple):
+    """What is kept of layers that are computed again in the backward pass."""
+
+    layers: range
+    x: Array  # (B, H before) their input
+    masks: list[Array]  # of all hidden layers; none where they are drawn again, or nothing is dropped
+    stream: StreamState | None  # where they are drawn again: the stream before the first of them
+    training: bool
+    dropout: float
+
+
+Kept = list[Cache | Segment]
 
 
 def forward(
@@ -111,9 +169,10 @@ def forward(
     *,
     training: bool,
     masks: Sequence[Array] = (),
+    generator: np.random.Generator | None = None,
     dropout: float = 0.0,
-    precision: str | None = None,
-) -> tuple[Array, Cache, Arrays]:
+    segments: int = 0,
+) -> tuple[Array, Kept, Arrays]:
     """Logits of a batch.
 
         z = x W^T + b
@@ -123,56 +182,67 @@ def forward(
     Args:
         model: as `init_model` makes it.
         x: (B, D).
-        ops: the arithmetic.
+        ops: the arithmetic. With a precision everything from a linear layer to the next is rounded to that format:
+            inputs, copies of weights, outputs, and the gradients by them. Weights, batch normalisation and logits keep
+            the model's type.
         training: normalise with the batch's statistics and drop units; else with the running ones, nothing dropped.
         masks: in training with dropout one bool array (B, H) for each hidden layer; outside training they do not count.
+        generator: draws the masks, layer by layer, in place of `masks`; advanced, but not outside training.
         dropout: the share the masks drop.
-        precision: the format of everything from a linear layer to the next: inputs, copies of weights, outputs, and the
-            gradients by them, each rounded to it. Weights, batch normalisation and logits keep the model's type.
-            Default is that type throughout.
+        segments: of layers to compute again in the backward pass, at most all linear layers; 0 keeps all activations.
 
     Returns:
-        logits (B, C); the cache for `backward`; batch normalisation's new buffers (none outside training).
+        logits (B, C); what `backward` needs, one part for each segment; batch normalisation's new buffers (none outside
+        training).
 
     Raises:
-        ValueError: an unknown format, or in training another number of masks than there are layers to drop from.
+        ValueError: `segments` out of its range, in training another number of masks than there are layers to drop from,
+            or both masks and a generator.
+
+    Mirror:
+        `torch_port.model.MLP.forward`, the same bits under reproducible arithmetic.
     """
-    check_precision("forward", precision)
-    layers = range(depth_of(model))
-    check_masks(masks, len(layers) - 1 if dropout else 0, training=training)
-    x = rounded(x, precision)
-    return forward_layers(model, x, ops, layers, training=training, masks=masks, dropout=dropout, precision=precision)
-
-
-def check_masks(masks: Sequence[Array], expected: int, *, training: bool) -> None:
-    """Refuse another number of masks than is needed, which would drop nothing, or too little."""
-    if training and len(masks) != expected:
+    depth = depth_of(model)
+    cuts = segments_of(depth, segments) if segments else [range(depth)]
+    if generator is not None and len(masks):
+        raise ValueError("forward: expected masks or a generator that draws them, found both.")
+    expected = depth - 1 if dropout else 0
+    if training and generator is None and len(masks) != expected:
         raise ValueError(
             f"forward: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
             "Draw them with draw_masks."
         )
-
-
-def forward_layers(
-    model: Mapping[str, Array],
-    x: Array,
-    ops: Arithmetic,
-    layers: range,
-    *,
-    training: bool,
-    masks: Sequence[Array] = (),
-    dropout: float = 0.0,
-    precision: str | None = None,
-) -> tuple[Array, Cache, Arrays]:
-    """`forward` through consecutive layers, from the first one's input to the output of the last of them."""
-    hidden, buffers = [], {}
+    if not (training and dropout):
+        generator = None  # nothing to draw
     masks = list(masks) if training else []
-    depth, kind = depth_of(model), model["layer0.weight"].dtype
+    kept: Kept = []
+    buffers: Arrays = {}
+    x = rounded(x, ops.precision)
+    for layers in cuts:
+        stream = stream_state(generator) if generator is not None and segments else None
+        segment = Segment(layers, x, masks, stream, training, dropout)
+        x, cache, new = _through(model, segment, ops, generator)
+        kept.append(segment if segments else cache)
+        del cache  # before the next segment's is there
+        buffers |= new
+    return x, kept, buffers
+
+
+def _through(
+    model: Mapping[str, Array], segment: Segment, ops: Arithmetic, generator: np.random.Generator | None
+) -> tuple[Array, Cache, Arrays]:
+    """`forward` through the layers of a segment, from its input to the output of the last of them."""
+    layers, x, masks, _, training, dropout = segment
+    hidden, buffers = [], {}
+    depth, kind, precision = depth_of(model), model["layer0.weight"].dtype, ops.precision
+    if generator is not None:
+        sizes = [len(model[f"layer{i}.bias"]) for i in layers if i < depth - 1]
+        masks = [np.zeros(0, bool)] * layers.start + draw_masks(generator, sizes, len(x), dropout)
     scale = rounded(np.asarray(1 / (1 - dropout), kind), precision)
     for i in layers:
         if i == depth - 1:
             break
-        z = _linear(model, i, x, ops, precision)
+        z = _linear(model, i, x, ops)
         x_hat = inverse_std = None
         if f"norm{i}.weight" in model:
             z, x_hat, inverse_std, new = _normalise(
@@ -184,9 +254,9 @@ def forward_layers(
         x = np.where(z <= 0, z.dtype.type(0), z)  # +0 for either zero, and NaN stays
         if masks:
             x = np.where(masks[i], rounded(x * scale, precision), x.dtype.type(0))
-    cache = Cache(layers, hidden, x, masks, scale, training, precision)
+    cache = Cache(layers, hidden, x, masks, scale, training)
     if depth - 1 in layers:
-        x = _linear(model, depth - 1, x, ops, precision).astype(kind, copy=False)
+        x = _linear(model, depth - 1, x, ops).astype(kind, copy=False)
     return x, cache, buffers
 
 
@@ -215,8 +285,8 @@ def cross_entropy(logits: Array, labels: Array, ops: Arithmetic, *, count: int) 
     return np.asarray(ops.sum(losses) / real(count)), grad / real(count)
 
 
-def backward(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithmetic) -> Arrays:
-    """Gradients of the loss by every parameter.
+def backward(model: Mapping[str, Array], kept: Kept, grad: Array, ops: Arithmetic) -> Arrays:
+    """Gradients of the loss by every parameter; segments are computed again, the last one first.
 
         dW = g^T x;  db = sum of g over the batch;  dx = g W
         through dropout: g / (1 - dropout) where kept, else 0;  through ReLU: 0 where z <= 0
@@ -226,18 +296,30 @@ def backward(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithme
 
     Args:
         model: the arrays of the forward pass.
-        cache: of the forward pass.
+        kept: of the forward pass.
         grad: (B, C), the gradient by the logits.
-        ops: the arithmetic.
+        ops: the arithmetic of the forward pass.
 
     Returns:
         name to array, the names and shapes of `parameters(model)`.
     """
-    grads, _ = backward_layers(model, cache, rounded(grad, cache.precision), ops)
+    grads: Arrays = {}
+    grad = rounded(grad, ops.precision)
+    for part in reversed(kept):
+        new, grad = _back(model, _again(model, part, ops) if isinstance(part, Segment) else part, grad, ops)
+        grads |= new
     return {name: grads[name] for name in parameters(model)}
 
 
-def backward_layers(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithmetic) -> tuple[Arrays, Array]:
+def _again(model: Mapping[str, Array], segment: Segment, ops: Arithmetic) -> Cache:
+    """The cache of a segment, computed again from its input; the logits are not needed again."""
+    layers, stream = segment.layers, segment.stream
+    hidden = range(layers.start, min(layers.stop, depth_of(model) - 1))
+    generator = None if stream is None else generator_from(stream)
+    return _through(model, segment._replace(layers=hidden), ops, generator)[1]._replace(layers=layers)
+
+
+def _back(model: Mapping[str, Array], cache: Cache, grad: Array, ops: Arithmetic) -> tuple[Arrays, Array]:
     """`backward` through the layers of a cache.
 
     Args:
@@ -250,14 +332,14 @@ def backward_layers(model: Mapping[str, Array], cache: Cache, grad: Array, ops: 
         Gradients by the parameters of these layers; the gradient by what the first one's linear layer gives.
     """
     grads: Arrays = {}
-    depth, inner = depth_of(model), _in_precision(ops, cache.precision)
+    depth, inner, precision = depth_of(model), _in_precision(ops), ops.precision
     if depth - 1 in cache.layers:
         grads = _linear_gradients(model, depth - 1, cache.last, grad, inner)
     real = grad.dtype.type
     for i, layer in reversed(list(zip(cache.layers, cache.hidden, strict=False))):
-        grad = inner.matmul(grad, rounded(model[f"layer{i + 1}.weight"], cache.precision))
+        grad = inner.matmul(grad, rounded(model[f"layer{i + 1}.weight"], precision))
         if cache.masks:
-            grad = np.where(cache.masks[i], rounded(grad * cache.scale, cache.precision), real(0))
+            grad = np.where(cache.masks[i], rounded(grad * cache.scale, precision), real(0))
         grad = np.where(layer.z <= 0, real(0), grad)
         if layer.x_hat is not None and layer.inverse_std is not None:
             grad = grad.astype(layer.x_hat.dtype, copy=False)
@@ -268,7 +350,7 @@ def backward_layers(model: Mapping[str, Array], cache: Cache, grad: Array, ops: 
                 batch = grad.dtype.type(len(grad))
                 mean, slope = ops.sum(grad, axis=0) / batch, ops.sum(grad * layer.x_hat, axis=0) / batch
                 grad = (grad - mean) - layer.x_hat * slope
-            grad = rounded(grad * layer.inverse_std, cache.precision)
+            grad = rounded(grad * layer.inverse_std, precision)
         grads |= _linear_gradients(model, i, layer.x, grad, inner)
     return grads, grad
 
@@ -285,8 +367,9 @@ def rounded(x: Array, precision: str | None) -> Array:
     return np.asarray(cast(x, precision))
 
 
-def _in_precision(ops: Arithmetic, precision: str | None) -> Arithmetic:
-    """The arithmetic whose products and sums end in a format of 16 bits, rounded once; native ones through float32."""
+def _in_precision(ops: Arithmetic) -> Arithmetic:
+    """The arithmetic whose products and sums end in its 16-bit format, rounded once; native ones through float32."""
+    precision = ops.precision
     if precision in (None, "float32"):
         return ops
     if ops.name == "reproducible":
@@ -300,9 +383,9 @@ def _in_precision(ops: Arithmetic, precision: str | None) -> Arithmetic:
     )
 
 
-def _linear(model: Mapping[str, Array], i: int, x: Array, ops: Arithmetic, precision: str | None) -> Array:
-    weight, bias = (rounded(model[f"layer{i}.{name}"], precision) for name in ("weight", "bias"))
-    return rounded(_in_precision(ops, precision).matmul(x, weight.T) + bias, precision)
+def _linear(model: Mapping[str, Array], i: int, x: Array, ops: Arithmetic) -> Array:
+    weight, bias = (rounded(model[f"layer{i}.{name}"], ops.precision) for name in ("weight", "bias"))
+    return rounded(_in_precision(ops).matmul(x, weight.T) + bias, ops.precision)
 
 
 def _linear_gradients(model: Mapping[str, Array], i: int, x: Array, grad: Array, ops: Arithmetic) -> Arrays:

@@ -7,8 +7,6 @@ generator.
 
 NumPy's MT19937 and torch's CPU generator are one engine. What differs is how words become numbers, so the `draw_*`
 functions follow torch: where a function of `numpy.random.Generator` has the same purpose, its bits are others.
-
-Long, for every draw says its words, range, errors and twin, and shows its numbers: less than half is code.
 """
 
 import hashlib

@@ -2,26 +2,24 @@
 
 `RunState` holds all that training changes, random state included. If it is not in there, it does not survive; so a run
 continued from its state alone equals one that never stopped.
-
-Long, for the state and the loop that advances it are one thing to read, beside the twin.
 """
 
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpy_ref import data as data_module
 from numpy_ref import model as network
-from numpy_ref import optim, recompute
+from numpy_ref import optim
 from numpy_ref.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
-from numpy_ref.precision import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
-from numpy_ref.rng import StreamState, draw_noise, generator_from, init_stream, stream_state
-from numpy_ref.tree import copy_tree, flatten, structure_faults
+from numpy_ref.optim import ScalerState, has_inf_or_nan, init_scaler, scaler_step, unscale_gradients
+from numpy_ref.rng import WORDS, StreamState, draw_noise, generator_from, init_stream, stream_state
+from numpy_ref.tree import Leaf, copy_tree, flatten, structure_faults
+from numpy_ref.types import Array, Arrays
 
 __all__ = [
     "Best",
@@ -39,8 +37,6 @@ __all__ = [
     "train_n_steps",
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
 Scaler = ScalerState | dict[str, Any]  # empty without loss scaling, as the stock scaler's state is
 
 
@@ -161,16 +157,6 @@ def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
     """
     weights = generator_from(init_stream(config.seed, "weights"))
     model = network.init_model(weights, inputs, config.hidden, classes, batch_norm=config.batch_norm)
-    return _state_around(config, model, copy_tree(model))
-
-
-def blank_state(config: RunConfig, inputs: int, classes: int) -> RunState:
-    """Like `init_state`, with zeros for the weights: every leaf in its shape and type, for the price of none."""
-    model = network.blank_model(inputs, config.hidden, classes, batch_norm=config.batch_norm)
-    return _state_around(config, model, model)
-
-
-def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
     params = network.parameters(model)
     if config.optimizer == "sgd":
         optimizer: optim.AdamState | optim.SGDState = optim.init_sgd(params, momentum=config.momentum)
@@ -190,8 +176,41 @@ def _state_around(config: RunConfig, model: Arrays, best: Arrays) -> RunState:
         scaler=init_scaler(init_scale=config.init_scale) if config.scales_loss else {},
         rng=RngState(init_stream(config.seed, "order"), init_stream(config.seed, "dropout")),
         data=Position(0, 0),
-        best=Best(float("inf"), 0, best),
+        best=Best(float("inf"), 0, copy_tree(model)),
     )
+
+
+def schema(config: RunConfig, inputs: int, classes: int) -> RunState:
+    """What every leaf of a run's state must be: a state with a `Leaf` at each of them.
+
+    Args:
+        config: the settings.
+        inputs: D.
+        classes: C.
+
+    Example:
+        >>> flatten(schema(RunConfig(hidden=(16,)), 64, 10))["optimizer/m/layer0.weight"]
+        Leaf(kind='float32', shape=(16, 64))
+    """
+    model: Any = network.model_leaves(inputs, config.hidden, classes, batch_norm=config.batch_norm)
+    count, number, text = (_leaf(kind) for kind in ("int", "float", "str"))
+    params, stream = network.parameters(model), StreamState(_leaf("uint32", WORDS), count)
+    adam = optim.AdamState(count, params, params, params if config.amsgrad else {})
+    return RunState(
+        step=count,
+        mode=text,
+        model=model,
+        optimizer=optim.SGDState(count, params if config.momentum else {}) if config.optimizer == "sgd" else adam,
+        schedule=optim.ScheduleState(count, number),
+        scaler=ScalerState(number, count) if config.scales_loss else {},
+        rng=RngState(stream, stream),
+        data=Position(count, count),
+        best=Best(number, count, model),
+    )
+
+
+def _leaf(kind: str, *shape: int) -> Any:
+    return Leaf(kind, shape or None)
 
 
 def init_run(config: RunConfig, data: Dataset) -> Run:
@@ -274,12 +293,15 @@ def check_state(config: RunConfig, state: RunState) -> None:
     first, last = (np.shape(state.model.get(f"layer{i}.weight", ())) for i in (0, len(config.hidden)))
     if not len(first) == len(last) == 2:
         raise ValueError(f"restore: model: expected layers with the hidden sizes {config.hidden}, found others")
-    missing, faults = structure_faults(flatten(blank_state(config, first[1], last[0])), flatten(state))
+    missing, faults = structure_faults(flatten(schema(config, first[1], last[0])), flatten(state))
     faults = [f"{path}: missing" for path in missing] + faults
-    if not faults and state.mode not in ("train", "eval"):
-        faults = [f"mode: expected 'train' or 'eval', found {state.mode!r}"]
-    if faults:
+    if faults or (faults := faults_of_mode(state)):
         raise ValueError(f"restore: {'; '.join(faults)}. Give a state of a run of this configuration.")
+
+
+def faults_of_mode(state: RunState) -> list[str]:
+    """A line where the mode is none."""
+    return [] if state.mode in ("train", "eval") else [f"mode: expected 'train' or 'eval', found {state.mode!r}"]
 
 
 def check_run(config: RunConfig, data: Dataset) -> None:
@@ -337,10 +359,10 @@ def train_n_steps(
             f"train_n_steps: expected the data set with fingerprint {run.fingerprint}, found {data.fingerprint}. "
             "Give the data that the run was started on."
         )
-    if run.state.mode not in ("train", "eval"):
-        raise ValueError(f"train_n_steps: mode: expected 'train' or 'eval', found {run.state.mode!r}")
+    if faults := faults_of_mode(run.state):
+        raise ValueError(f"train_n_steps: {faults[0]}")
     config, state = run.config, copy_tree(run.state)
-    ops = arithmetic_named(config.arithmetic)
+    ops = arithmetic_named(config.arithmetic, precision=config.precision)
     if config.arithmetic == "reproducible":
         check_subnormals()  # another library may have begun to flush them since the run was started
     epoch = None  # this epoch's order and the next epoch's state: a function of the state, kept while it holds
@@ -351,7 +373,7 @@ def train_n_steps(
             epoch = data_module.epoch_order(state.rng.order, len(data.labels))
         state, record = _train_step(state, config, data, ops, *epoch)
         if state.step % config.evaluate_every == 0:
-            loss = _evaluate(state.model, config, data, ops).loss
+            loss = _evaluate(state.model, data, ops).loss
             if loss < state.best.loss:
                 state = state._replace(best=Best(loss, state.step, copy_tree(state.model)))
         if on_step is not None:
@@ -381,12 +403,13 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     check_kind("evaluate", run)
     if data.fingerprint != run.fingerprint:
         raise ValueError(f"evaluate: expected the data set {run.fingerprint}, found {data.fingerprint}.")
-    return _evaluate(run.state.model, run.config, data, arithmetic_named(run.config.arithmetic))
+    ops = arithmetic_named(run.config.arithmetic, precision=run.config.precision)
+    return _evaluate(run.state.model, data, ops)
 
 
 @np.errstate(all="ignore")  # a run that diverges says so by its loss
-def _evaluate(model: Arrays, config: RunConfig, data: Dataset, ops: Arithmetic) -> Evaluation:
-    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False, precision=config.precision)
+def _evaluate(model: Arrays, data: Dataset, ops: Arithmetic) -> Evaluation:
+    logits, _, _ = network.forward(model, data.test_inputs, ops, training=False)
     loss, _ = network.cross_entropy(logits, data.test_labels, ops, count=len(logits))
     return Evaluation(float(loss), float(np.mean(logits.argmax(axis=1) == data.test_labels)))
 
@@ -409,20 +432,17 @@ def _train_step(
             u = draw_noise(config.seed, state.data.epoch, samples, x.shape[1])
             x = x + (2 * u - 1) * np.float32(config.noise)
         masks = network.draw_masks(dropout, config.hidden, len(samples), config.dropout) if dropout else []
-        passes: dict[str, Any] = {
-            "training": training,
-            "masks": masks,
-            "dropout": config.dropout,
-            "precision": config.precision,
-        }
-        if config.recompute_segments:
-            logits, kept, buffers = recompute.forward(model, x, ops, segments=config.recompute_segments, **passes)
-            back = partial(recompute.backward, model, kept)
-        else:
-            logits, cache, buffers = network.forward(model, x, ops, **passes)
-            back = partial(network.backward, model, cache)
+        logits, kept, buffers = network.forward(
+            model,
+            x,
+            ops,
+            training=training,
+            masks=masks,
+            dropout=config.dropout,
+            segments=config.recompute_segments,
+        )
         part, grad = network.cross_entropy(logits, data.labels[samples], ops, count=len(window))
-        new = back(grad * np.float32(scale), ops)  # from the scaled loss
+        new = network.backward(model, kept, grad * np.float32(scale), ops)  # from the scaled loss
         loss = loss + part
         grads = {name: grads[name] + new[name] for name in grads} if grads else new
         model = model | buffers

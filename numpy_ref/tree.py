@@ -5,6 +5,7 @@ path joins the names on the way to it with slashes, as in `optimizer/m/layer0.we
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -82,31 +83,47 @@ def copy_tree(tree: Tree, into: Any = None) -> Tree:
     return map_leaves(copy, tree)
 
 
-def structure_faults(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What keeps flat leaves from being those of a template: paths that are missing, and a line for each other fault.
+@dataclass(frozen=True)
+class Leaf:
+    """The specification of a leaf: the name of its type and, of an array, the shape.
+
+    Example:
+        >>> str(Leaf("float32", (2, 3))), str(Leaf("int"))
+        ('float32 (2, 3)', 'int')
+    """
+
+    kind: str
+    shape: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.shape is None else f"{self.kind} {self.shape}"
+
+
+def leaf_of(leaf: Any) -> Leaf:
+    """What a leaf is."""
+    if not isinstance(leaf, np.ndarray):
+        return Leaf(type(leaf).__name__)
+    return Leaf(leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str, leaf.shape)
+
+
+def structure_faults(schema: Mapping[str, Leaf], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What keeps flat leaves from being those of a schema: paths that are missing, and a line for each other fault.
 
     Args:
-        wanted: leaves of the right shapes and types, by path.
+        schema: what each leaf must be, by path.
         found: leaves judged.
 
     Example:
-        >>> structure_faults({"t": 1, "m": 0.5}, {"t": 1.5, "b": 0})
+        >>> structure_faults({"t": Leaf("int"), "m": Leaf("float")}, {"t": 1.5, "b": 0})
         (['m'], ['b: not expected', 't: expected int, found float'])
     """
-    faults = [f"{printable(path)}: not expected" for path in sorted(found.keys() - wanted.keys())]
-    for path in sorted(wanted.keys() & found.keys()):
-        expected, got = _type_of(wanted[path]), _type_of(found[path])
-        if expected != got:
-            faults.append(f"{path}: expected {expected}, found {got}")
-    return sorted(wanted.keys() - found.keys()), faults
+    faults = [f"{printable(path)}: not expected" for path in sorted(found.keys() - schema.keys())]
+    for path in sorted(schema.keys() & found.keys()):
+        if (got := leaf_of(found[path])) != schema[path]:
+            faults.append(f"{path}: expected {schema[path]}, found {got}")
+    return sorted(schema.keys() - found.keys()), faults
 
 
 def printable(name: str) -> str:
     """A name from outside as a message can show it: short, and without what a terminal would obey."""
     return name if name.isprintable() and len(name) <= 200 else f"{name!a:.200}"
-
-
-def _type_of(leaf: Any) -> str:
-    if not isinstance(leaf, np.ndarray):
-        return type(leaf).__name__
-    return f"{leaf.dtype.name if leaf.dtype.isnative else leaf.dtype.str} {leaf.shape}"

@@ -34,7 +34,6 @@ from numpy_ref.accounting import (
 )
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-from torch_port import recompute as checkpointing
 from torch_port import train
 from torch_port.arithmetic.operations import arithmetic_named
 from torch_port.checkpoint import save_checkpoint
@@ -201,11 +200,9 @@ def _kept_by_a_pass(run: train.Run, data: Dataset, batch: int) -> int:
     x, labels = (torch.tensor(array[:batch], device=device) for array in (data.inputs, data.labels))
     masks = draw_masks(run.dropout, config.hidden, batch, config.dropout, device=device)
     with torch.inference_mode(False), torch.enable_grad(), _kept(run.model.parameters()) as kept:
+        logits = run.model(x, masks, segments=config.recompute_segments)
         if config.recompute_segments:
-            logits = checkpointing.forward(run.model, x, masks, segments=config.recompute_segments)
             kept |= {_address(mask): mask.nbytes for mask in masks}  # by reference, which no hook sees
-        else:
-            logits = run.model(x, masks)
         cross_entropy(logits, labels, arithmetic_named("native"), count=batch)
     return sum(kept.values())
 

@@ -103,9 +103,9 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
         >>> train.train_n_steps(resumed, digits, 1).step
         3
     """
-    found = files.resume_from_full_checkpoint(path, data, expect=expect)
+    found = files.read_run(path, data, expect=expect)
     train.check_run(found.config, data)
-    return train.restore(found.config, found.state, run_id=found.run_id, fingerprint=found.fingerprint)
+    return train.live_run(found.config, found.state, run_id=found.run_id, fingerprint=found.fingerprint)
 
 
 def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Run:
@@ -133,9 +133,10 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
         >>> new.step
         0
     """
-    found = files.resume_from_weights_only(path, data, config)
-    train.check_run(config, data)
-    return train.restore(config, found.state, run_id=found.run_id, fingerprint=found.fingerprint)
+    model = files.read_weights(path, data, config)
+    run = train.init_run(config, data)
+    state = files.with_weights(train.live_state(run), model)
+    return train.live_run(config, state, run_id=run.run_id, fingerprint=run.fingerprint)
 
 
 def _as_data(run: Run) -> reference.Run:

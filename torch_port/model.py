@@ -5,19 +5,25 @@ the last layer is linear. Where the bits of a stock kernel depend on the machine
 of ours stands in, with the backward pass of `numpy_ref.model`; all else is autograd's. State-dict keys are the
 reference's names: `layer0.weight` (H, D), `layer0.bias`, `norm0.weight`, ... Dropout masks are drawn outside and handed
 in, so that a forward pass consumes no randomness.
+
+Gradient checkpointing is done by `torch.utils.checkpoint`, with `use_reentrant=False`. By itself it repeats what is
+drawn from the global generators alone. Here an explicit generator's state is put back before a segment is computed
+again, and forward again after it.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
-from numpy_ref.model import NORM_EPS, NORM_MOMENTUM
-from numpy_ref.precision import check_precision
+from numpy_ref.model import NORM_EPS, NORM_MOMENTUM, segments_of
 from torch_port.arithmetic.operations import REPRODUCIBLE, Arithmetic
 from torch_port.arithmetic.rounding import STORAGE
 from torch_port.rng import draw_bernoulli, draw_uniform
@@ -76,9 +82,7 @@ class MLP(nn.Module):
         classes: C.
         batch_norm: add `norm{i}` after each hidden layer.
         dropout: the share that the masks drop.
-        precision: the format of everything from a linear layer to the next: inputs, copies of weights, outputs, and the
-            gradients by them. Weights, batch normalisation and logits keep the model's type. Default is that type.
-        ops: the arithmetic.
+        ops: the arithmetic; for its precision see `numpy_ref.model.forward`.
     """
 
     def __init__(
@@ -89,36 +93,71 @@ class MLP(nn.Module):
         *,
         batch_norm: bool = False,
         dropout: float = 0.0,
-        precision: str | None = None,
         ops: Arithmetic = REPRODUCIBLE,
     ) -> None:
         super().__init__()
-        check_precision("MLP", precision)
-        self.depth, self.dropout, self.precision = len(hidden) + 1, dropout, precision
+        self.depth, self.dropout, self.ops = len(hidden) + 1, dropout, ops
         self.scale = 1 / (1 - dropout)
         for i, (fan_in, fan_out) in enumerate(pairwise([inputs, *hidden, classes])):
             self.add_module(f"layer{i}", Linear(fan_in, fan_out, ops=ops))
             if batch_norm and i < len(hidden):
                 self.add_module(f"norm{i}", BatchNorm(fan_out, ops=ops))
 
-    def forward(self, x: torch.Tensor, masks: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        masks: Sequence[torch.Tensor] = (),
+        *,
+        generator: torch.Generator | None = None,
+        segments: int = 0,
+    ) -> torch.Tensor:
         """Logits (B, C) of (B, D).
 
         Args:
             x: (B, D).
             masks: in training with dropout one bool tensor (B, H) for each hidden layer, as `draw_masks` draws them;
                 outside training they do not count.
+            generator: draws the masks, layer by layer, in place of `masks`; advanced once, by this call and not by the
+                backward pass, and not outside training.
+            segments: of layers to compute again in the backward pass, at most all linear layers; 0 keeps all
+                activations. The model may be in another mode by then, but must have the same numbers: a change of
+                weights in between is not noticed.
 
         Raises:
-            ValueError: another number of masks, which would drop nothing, or too little.
-        """
-        self.check_masks(masks)
-        x = x if self.precision is None else x.to(STORAGE[self.precision])
-        return self.forward_layers(x, masks, range(self.depth))
+            ValueError: `segments` out of its range, another number of masks, which would drop nothing, or too little,
+                or both masks and a generator.
 
-    def forward_layers(self, x: torch.Tensor, masks: Sequence[torch.Tensor], layers: range) -> torch.Tensor:
+        Mirror:
+            Bitwise `numpy_ref.model.forward` and `backward` under reproducible arithmetic.
+        """
+        cuts = segments_of(self.depth, segments) if segments else [range(self.depth)]
+        if generator is not None and len(masks):
+            raise ValueError("MLP: expected masks or a generator that draws them, found both.")
+        expected = self.depth - 1 if self.drops else 0
+        if generator is None and len(masks) != expected and self.training:
+            raise ValueError(
+                f"MLP: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
+                "Draw them with draw_masks, or switch to model.eval()."
+            )
+        through = partial(self._through, tuple(masks), generator)  # the caller's list may be another by then
+        contexts = partial(_contexts, self, generator)
+        x = x if self.ops.precision is None else x.to(STORAGE[self.ops.precision])
+        for layers in cuts:
+            if segments:
+                x = checkpoint(through, layers, x, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
+            else:
+                x = through(layers, x)
+        return x
+
+    def _through(
+        self, masks: Sequence[torch.Tensor], generator: torch.Generator | None, layers: range, x: torch.Tensor
+    ) -> torch.Tensor:
         """`forward` through consecutive layers, from the first one's input to the output of the last of them."""
         kind = next(self.parameters()).dtype
+        if generator is not None and self.drops:
+            sizes = [self.get_submodule(f"layer{i}").out_features for i in layers if i < self.depth - 1]
+            drawn = draw_masks(generator, sizes, len(x), self.dropout, device=x.device)  # type: ignore[arg-type]
+            masks = [torch.empty(0)] * layers.start + drawn
         scale = torch.tensor(self.scale, dtype=kind, device=x.device).to(x.dtype)
         for i in layers:
             z = self.get_submodule(f"layer{i}")(x)
@@ -137,14 +176,41 @@ class MLP(nn.Module):
         """Whether a forward pass takes masks."""
         return self.training and self.scale != 1
 
-    def check_masks(self, masks: Sequence[torch.Tensor]) -> None:
-        """Refuse another number of masks than the model's mode asks for; see `forward`."""
-        expected = self.depth - 1 if self.drops else 0
-        if len(masks) != expected and self.training:
-            raise ValueError(
-                f"MLP: masks: expected {expected}, one for each hidden layer with dropout, found {len(masks)}. "
-                "Draw them with draw_masks, or switch to model.eval()."
-            )
+
+def _contexts(model: MLP, generator: torch.Generator | None) -> tuple[AbstractContextManager[Any], "_Repetition"]:
+    """What surrounds the forward pass of a segment that begins now, and its repetitions."""
+    return nullcontext(), _Repetition(model, generator)
+
+
+class _Repetition(AbstractContextManager[None]):
+    """The modes and the stream as now, statistics left as they are; afterwards all is as it was before.
+
+    Entered once in every backward pass: with `retain_graph` there may be several.
+    """
+
+    def __init__(self, model: MLP, generator: torch.Generator | None) -> None:
+        self.modes = [(module, module.training) for module in model.modules()]
+        self.generator = generator
+        self.start = None if generator is None else generator.get_state()
+
+    def __enter__(self) -> None:
+        names = ("training", "track_running_stats")
+        self.flags = [
+            (part, name, getattr(part, name)) for part, _ in self.modes for name in names if hasattr(part, name)
+        ]
+        for module, training in self.modes:
+            module.training = training
+            if isinstance(module, BatchNorm):
+                module.track_running_stats = False
+        if self.generator is not None and self.start is not None:
+            self.now = self.generator.get_state()
+            self.generator.set_state(self.start)
+
+    def __exit__(self, *error: object) -> None:
+        for module, name, flag in self.flags:
+            setattr(module, name, flag)
+        if self.generator is not None:
+            self.generator.set_state(self.now)
 
 
 def init_model(generator: torch.Generator, inputs: int, hidden: Sequence[int], classes: int, **settings: Any) -> MLP:

@@ -5,20 +5,25 @@ so that a stock optimizer loads their state. Three things differ: `step` is coun
 float32 stops at 2**24; SGD counts it too; and a state dict that is loaded is copied. An update uses elementary
 operations only: `lerp`, `addcmul` and `add` with `alpha` fuse a multiplication and an addition on some processors and
 not on others. Every rule is elementwise, so that it may be evaluated block by block.
+
+A run scales its loss by `torch.amp.GradScaler`; `unscale_gradients` is for those who write their own loop.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, StepLR
 
+from numpy_ref.optim import check_scale
 from torch_port.arithmetic.operations import REPRODUCIBLE, Arithmetic, cos_pi, power
+from torch_port.arithmetic.rounding import STORAGE
 
 Parameters = Iterable[torch.nn.Parameter]
+Gradients = TypeVar("Gradients", list[Tensor], dict[str, Tensor])
 
 BLOCK = 1 << 15  # numbers that a rule works on at once, so that its passes over them stay in the cache
 
@@ -288,6 +293,72 @@ def init_schedule(
     if kind == "warmup_cosine":
         return WarmupCosineLR(optimizer, warmup_steps, total_steps)
     return ConstantLR(optimizer, factor=1.0, total_iters=0)
+
+
+def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
+    """The gradients times the inverse of the scale.
+
+        inverse = 1 / scale        formed in float64, rounded to float32
+        g = g inverse              rounded to the gradient's own type; of 16 bits once, through float32
+
+    Args:
+        gradients: tensors of any shapes, in a list or by name; left as they are.
+        scale: of the state, >= 0.
+
+    Returns:
+        New tensors of the same shapes, types and devices.
+
+    Raises:
+        ValueError: a scale that is negative, infinite or NaN.
+        TypeError: a single tensor, or tensors of other types than floats.
+
+    Mirror:
+        Bitwise `numpy_ref.optim.unscale_gradients`.
+
+    Source:
+        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two. It
+        refuses gradients in float16: weights that are trained with a scale are to be float32.
+
+    Example:
+        >>> unscale_gradients([torch.tensor([1024.0, 2048.0])], 1024.0)
+        [tensor([1., 2.])]
+    """
+    check_scale("unscale_gradients", scale)
+    _check_gradients("unscale_gradients", gradients)
+    for i, g in gradients.items() if isinstance(gradients, dict) else enumerate(gradients):
+        if not isinstance(g, Tensor) or g.dtype not in STORAGE.values():
+            found = f"a tensor of {g.dtype}" if isinstance(g, Tensor) else type(g).__name__
+            raise TypeError(f"unscale_gradients: gradients[{i!r}]: expected a tensor of floats, found {found}.")
+    inverse = torch.tensor(scale, dtype=torch.float64, device="cpu").reciprocal().float()
+    if isinstance(gradients, dict):
+        return {name: _times(g, inverse) for name, g in gradients.items()}
+    return [_times(g, inverse) for g in gradients]
+
+
+def has_inf_or_nan(gradients: Iterable[Tensor] | Mapping[str, Tensor]) -> bool:
+    """Whether any element of any gradient is infinite or NaN; False when there is none.
+
+    Asked of the scaled gradients, as torch does: unscaling may hide an overflow, or make one when the scale is below 1.
+
+    Example:
+        >>> has_inf_or_nan([torch.ones(2), torch.tensor([torch.nan])]), has_inf_or_nan([])
+        (True, False)
+    """
+    _check_gradients("has_inf_or_nan", gradients)
+    tensors = gradients.values() if isinstance(gradients, Mapping) else gradients
+    return not all(bool(g.isfinite().all()) for g in tensors)
+
+
+def _times(g: Tensor, inverse: Tensor) -> Tensor:
+    """The product in the wider of the two types, rounded to the gradient's own."""
+    wide = g.detach().to(torch.promote_types(g.dtype, torch.float32))
+    return (wide * inverse.to(wide)).to(g.dtype)
+
+
+def _check_gradients(where: str, gradients: object) -> None:
+    """Refuse a tensor that stands alone."""
+    if isinstance(gradients, Tensor):
+        raise TypeError(f"{where}: expected a list or a dict of tensors, found a single tensor. Put it into a list.")
 
 
 def _evaluated(closure: Closure | None) -> float | None:

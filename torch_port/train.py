@@ -3,8 +3,6 @@
 What differs from `numpy_ref.train` is ownership: there a run is data and is left alone; here `train_n_steps` advances
 modules, optimizers and generators in place, and the run handed in is used up. `snapshot` takes the state out as
 independent NumPy arrays, `restore` builds live objects from it. All draws are made on the CPU, whatever the device.
-
-Long, for live objects can be changed behind the run, and each such change is refused where the state is taken out.
 """
 
 import uuid
@@ -20,21 +18,23 @@ from torch.optim.lr_scheduler import LRScheduler
 from numpy_ref import train as reference
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, Position
-from numpy_ref.optim import AdamState, ScheduleState, SGDState
-from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
-from numpy_ref.tree import copy_tree
-from torch_port import model as network
-from torch_port import optim, recompute
-from torch_port.arithmetic.operations import arithmetic_named, check_subnormals
-from torch_port.data import Batch, PositionedSampler, Samples, init_loader
-from torch_port.precision import (
+from numpy_ref.optim import (
+    AdamState,
     ScalerState,
+    ScheduleState,
+    SGDState,
     decode_scaler,
     encode_scaler,
     faults_of_scaler,
-    has_inf_or_nan,
     init_scaler,
 )
+from numpy_ref.train import Best, Evaluation, RngState, RunState, StepRecord
+from numpy_ref.tree import copy_tree
+from numpy_ref.types import Array
+from torch_port import model as network
+from torch_port import optim
+from torch_port.arithmetic.operations import Arithmetic, arithmetic_named, check_subnormals
+from torch_port.data import Batch, PositionedSampler, Samples, init_loader
 from torch_port.rng import StreamState, generator_from, init_stream, stream_state
 
 __all__ = [
@@ -52,8 +52,6 @@ __all__ = [
     "snapshot",
     "train_n_steps",
 ]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Run:
@@ -240,6 +238,11 @@ def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str
         (0, True)
     """
     reference.check_state(config, state)
+    return live_run(config, state, run_id=run_id, fingerprint=fingerprint)
+
+
+def live_run(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
+    """`restore` of a state that has been checked."""
     inputs, classes = state.model["layer0.weight"].shape[1], len(state.model[f"layer{len(config.hidden)}.bias"])
     with torch.inference_mode(False):  # what is made within it could never be trained
         run = _around(config, network.MLP(inputs, config.hidden, classes, **_settings(config)), run_id, fingerprint)
@@ -365,7 +368,7 @@ def evaluate(run: Run, data: Dataset) -> Evaluation:
     try:
         with _own_modes(run.device), torch.no_grad():
             logits = run.model.eval()(x)
-            loss = network.cross_entropy(logits, labels, arithmetic_named(run.config.arithmetic), count=len(labels))
+            loss = network.cross_entropy(logits, labels, _ops(run.config), count=len(labels))
     finally:
         for module, training in modes.items():
             module.training = training
@@ -393,8 +396,7 @@ def _batches(run: Run, data: Dataset, sampler: PositionedSampler) -> Iterator[Ba
 
 def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) -> StepRecord:
     """One step on the next window of samples, in micro-batches."""
-    config, model, scaler, device = run.config, run.model, run.scaler, run.device
-    ops = arithmetic_named(config.arithmetic)
+    config, model, scaler, device, ops = run.config, run.model, run.scaler, run.device, _ops(run.config)
     count = min(config.batch_size * config.accumulation, sampler.samples - run.position.consumed)
     loss, used = torch.zeros((), dtype=torch.float32, device=device), []
     run.optimizer.zero_grad()
@@ -402,16 +404,13 @@ def _train_step(run: Run, batches: Iterator[Batch], sampler: PositionedSampler) 
         x, labels, samples = next(batches)
         dropout = config.dropout if model.training else 0.0
         masks = network.draw_masks(run.dropout, config.hidden, len(samples), dropout, device=device)
-        if config.recompute_segments:
-            logits = recompute.forward(model, x.to(device), masks, segments=config.recompute_segments)
-        else:
-            logits = model(x.to(device), masks)
+        logits = model(x.to(device), masks, segments=config.recompute_segments)
         part = network.cross_entropy(logits, labels.to(device), ops, count=count)
         scaler.scale(part).backward()  # type: ignore[no-untyped-call]
         loss = loss + part.detach()
         used.append(samples)
     rate, scale = float(run.optimizer.param_groups[0]["lr"]), scaler.get_scale()
-    skipped = scaler.is_enabled() and has_inf_or_nan(p.grad for p in model.parameters() if p.grad is not None)
+    skipped = scaler.is_enabled() and optim.has_inf_or_nan(p.grad for p in model.parameters() if p.grad is not None)
     scaler.step(run.optimizer)
     scaler.update()
     if not skipped:
@@ -432,7 +431,7 @@ def _fresh(config: RunConfig, inputs: int, classes: int, run_id: str, fingerprin
 def _rebuilt(config: RunConfig, state: RunState, run_id: str, fingerprint: str, device: str) -> Run:
     """A copy of a run, from its snapshot."""
     with torch.device(device):
-        return restore(config, state, run_id=run_id, fingerprint=fingerprint)
+        return live_run(config, state, run_id=run_id, fingerprint=fingerprint)
 
 
 def _around(config: RunConfig, model: network.MLP, run_id: str, fingerprint: str) -> Run:
@@ -460,9 +459,13 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {
         "batch_norm": config.batch_norm,
         "dropout": config.dropout,
-        "precision": config.precision,
-        "ops": arithmetic_named(config.arithmetic),
+        "ops": _ops(config),
     }
+
+
+def _ops(config: RunConfig) -> Arithmetic:
+    """The configuration's arithmetic."""
+    return arithmetic_named(config.arithmetic, precision=config.precision)
 
 
 def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
@@ -477,7 +480,7 @@ def _optimizer(config: RunConfig, model: network.MLP) -> torch.optim.Optimizer:
         return optim.SGD(model.parameters(), **momentum, **common)
     adam = optim.AdamW if config.optimizer == "adamw" else optim.Adam
     moments: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps, "amsgrad": config.amsgrad}
-    return adam(model.parameters(), **moments, **common, ops=arithmetic_named(config.arithmetic))
+    return adam(model.parameters(), **moments, **common, ops=_ops(config))
 
 
 def _schedule(config: RunConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
@@ -517,15 +520,15 @@ def _check_live(run: Run) -> None:
     if type(model) is not network.MLP:
         found = type(model).__name__
         raise ValueError(f"snapshot: model: expected MLP, found {found}. To compile it use run.model.compile().")
-    training, ops = model.training, arithmetic_named(config.arithmetic)
+    training, ops = model.training, _ops(config)
     mode = "training" if training else "evaluation"
     for name, module in model.named_modules():
         if module.training != training:
             faults.append(f"mode: expected every module in {mode} mode as the model is, found {name} in the other")
-        if getattr(module, "ops", ops) != ops:
-            faults.append(f"model: {name}.ops: expected {ops.name} arithmetic, found {module.ops.name}")
-    if model.precision != config.precision:
-        faults.append(f"model: precision: expected {config.precision!r}, found {model.precision!r}")
+        other: Arithmetic = getattr(module, "ops", ops)
+        if other != ops:
+            kinds = [f"{x.name} arithmetic in {x.precision}" for x in (ops, other)]
+            faults.append(f"model: {f'{name}.ops'.lstrip('.')}: expected {kinds[0]}, found {kinds[1]}")
     if model.scale != 1 / (1 - config.dropout):
         faults.append(f"model: scale: expected {1 / (1 - config.dropout)!r} for the dropout, found {model.scale!r}")
     optimizer = _optimizer(config, model)

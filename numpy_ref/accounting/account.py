@@ -1,19 +1,15 @@
 """What shapes say that a step holds and computes: of a run of ours, and of GPT-2."""
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from numpy_ref import model as network
-from numpy_ref import recompute as checkpointing
 from numpy_ref.accounting.flops import forward_flops, mlp_products, step_flops
 from numpy_ref.accounting.gpt2 import GPT2, Transformer, gpt2_activations, gpt2_attention, gpt2_products, gpt2_shapes
 from numpy_ref.accounting.memory import CONVENTIONS, Memory, account_memory
+from numpy_ref.arithmetic.fixedpoint import CASTS
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-from numpy_ref.precision import CASTS
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 def first_batches(config: RunConfig, data: Dataset) -> list[int]:
@@ -27,7 +23,7 @@ def kept_inputs(config: RunConfig) -> list[int]:
     depth = len(config.hidden) + 1
     if not config.recompute_segments:
         return list(range(depth))
-    return [layers.start for layers in checkpointing.segments_of(depth, config.recompute_segments)]
+    return [layers.start for layers in network.segments_of(depth, config.recompute_segments)]
 
 
 class Account(NamedTuple):

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpy_ref import model as network
-from numpy_ref import recompute as checkpointing
 from numpy_ref import train
 from numpy_ref.accounting.account import blank_model_of, first_batches, kept_inputs
 from numpy_ref.accounting.flops import Product, forward_flops
@@ -22,8 +20,7 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset, epoch_order
 from numpy_ref.rng import WORDS, generator_from
 from numpy_ref.tree import flatten
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 class Measured(NamedTuple):
@@ -63,7 +60,7 @@ def measure(config: RunConfig, data: Dataset) -> Measured:
         counted.append(Product(a.shape[0], a.shape[1], b.shape[1]))
         return np.asarray(np.matmul(a, b))
 
-    ops = arithmetic_named("native")._replace(matmul=matmul)
+    ops = arithmetic_named("native", precision=config.precision)._replace(matmul=matmul)
     with _tracing():
         start, _ = tracemalloc.get_traced_memory()
         run = train.init_run(config, data)
@@ -138,18 +135,16 @@ def header_bytes(path: Path) -> int:
 def _one_pass(run: train.Run, data: Dataset, ops: Arithmetic, samples: Array) -> tuple[int, int]:
     """Bytes that a forward pass of these samples and its loss keep, and bytes of the gradients."""
     config, model = run.config, run.state.model
-    passes: ModuleType = network
     before = _held_by_numpy()
     x = data.inputs[samples]
     masks = network.draw_masks(generator_from(run.state.rng.dropout), config.hidden, len(samples), config.dropout)
-    settings: dict[str, Any] = {"masks": masks, "dropout": config.dropout, "precision": config.precision}
-    if config.recompute_segments:
-        passes, settings["segments"] = checkpointing, config.recompute_segments
-    logits, kept, buffers = passes.forward(model, x, ops, training=True, **settings)
+    logits, kept, buffers = network.forward(
+        model, x, ops, training=True, masks=masks, dropout=config.dropout, segments=config.recompute_segments
+    )
     loss, grad = network.cross_entropy(logits, data.labels[samples], ops, count=len(samples))
     del x, logits, buffers, loss
     held = _held_by_numpy() - before
-    return held, nbytes_of(passes.backward(model, kept, grad, ops))
+    return held, nbytes_of(network.backward(model, kept, grad, ops))
 
 
 @contextmanager

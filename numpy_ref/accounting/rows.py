@@ -5,12 +5,12 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from numpy_ref import recompute as checkpointing
 from numpy_ref.accounting.account import Account, account_gpt2, account_run
 from numpy_ref.accounting.gpt2 import GPT2, Transformer
 from numpy_ref.accounting.measured import Measured
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
+from numpy_ref.model import square_root_rule
 
 
 class Row(NamedTuple):
@@ -55,7 +55,7 @@ def account_rows(
         segments: computed again, blocks in GPT-2; by default none, and then as many as the square root rule says.
     """
     home, config = import_module(f"{impl.__name__}.accounting"), config or RunConfig()
-    cuts = (0, checkpointing.square_root_rule(len(config.hidden) + 1)) if segments is None else (segments,)
+    cuts = (0, square_root_rule(len(config.hidden) + 1)) if segments is None else (segments,)
     kinds = [(k, cut) for k in ([precision] if precision else ["float32", "float16", "bfloat16"]) for cut in cuts]
     rows = [run_rows(home, replace(config, precision=k, recompute_segments=cut), data) for k, cut in kinds]
     rows += [gpt2_rows(home, precision=k, recompute=cut > 0) for k, cut in kinds if precision or k != "float16"]

@@ -8,14 +8,12 @@ rounded.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from numpy_ref.arithmetic import fixedpoint
 from numpy_ref.arithmetic.rounding import STORAGE, cast
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 def _series(terms: list[tuple[int, int]]) -> list[float]:

@@ -37,6 +37,7 @@ FORMATS = {
     "float32": Format(24, -149, 128),
     "float64": Format(53, -1074, 1024),
 }
+CASTS = ("float16", "bfloat16", "float32")  # those that layers can compute in
 
 
 def rounded(number: Scaled, kind: str) -> float:

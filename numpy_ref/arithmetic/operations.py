@@ -2,7 +2,7 @@
 
 There is then one right answer, so any implementation that reaches it has the same bits: another BLAS, thread count,
 instruction set, summation order, batch or framework. Results follow IEEE 754 for infinities and NaN, and every zero
-that `matmul`, `sum` and `dot` return is +0, also one that comes by underflow.
+that `matmul` and `sum` return is +0, also one that comes by underflow.
 
 Inputs are float16, float32 or float64 arrays; `kind` names the format of the result, by default that of the inputs.
 bfloat16 numbers are carried in float32 arrays: give such arrays and `kind="bfloat16"`. The definition of `matmul` and
@@ -26,20 +26,18 @@ Ogita, Oishi, Rump 2012), added up in an expansion and rounded once.
 `exp` and `log` evaluate in float64 with a bound on the error, certify in the same way, and hand the few inputs left
 to integers (`elementary`). For float64 itself they are a fixed recipe of elementary operations with an error below one
 unit in the last place: the same bits everywhere, though not always the nearest.
-
-Long, for its operations share the certificate above, and its half is this argument.
 """
 
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from numpy_ref.arithmetic import elementary, fixedpoint
-from numpy_ref.arithmetic.fixedpoint import cos_pi, power
+from numpy_ref.arithmetic.fixedpoint import CASTS, cos_pi, power
 from numpy_ref.arithmetic.rounding import (
     PLAIN,
     STORAGE,
@@ -52,6 +50,7 @@ from numpy_ref.arithmetic.rounding import (
     slices,
     top_slice,
 )
+from numpy_ref.types import Array
 
 __all__ = [
     "NATIVE",
@@ -60,7 +59,6 @@ __all__ = [
     "arithmetic_named",
     "check_subnormals",
     "cos_pi",
-    "dot",
     "exp",
     "log",
     "matmul",
@@ -70,7 +68,6 @@ __all__ = [
     "sum",
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 UNIT = 2.0**-53  # unit roundoff of float64
 LONG = 1 << 12  # terms added at once in a long sum, so that the bound on its error stays small
@@ -242,23 +239,6 @@ def sum(
     return out.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape)
 
 
-def dot(a: Array, b: Array, *, kind: str | None = None) -> Array:
-    """Inner product of two vectors of shape (K,), correctly rounded; a 0-dimensional array. See `matmul`.
-
-    Raises:
-        TypeError: as for `matmul`.
-        ValueError: the shapes are not (K,) and (K,).
-
-    Example:
-        >>> float(dot(np.array([3.0, 4.0], np.float32), np.array([3.0, 4.0], np.float32)))
-        25.0
-    """
-    _checked_kind("dot", kind, a, b)
-    if a.ndim != 1 or a.shape != b.shape:
-        raise ValueError(f"arithmetic.dot: expected two vectors of one length, found shapes {a.shape} and {b.shape}")
-    return matmul(a[None, :], b[:, None], kind=kind).reshape(())
-
-
 def sqrt(a: Array) -> Array:
     """Square root of a float16, float32 or float64 array, correctly rounded; NaN below 0, and -0 for -0.
 
@@ -331,17 +311,28 @@ class Arithmetic(NamedTuple):
     sqrt: Callable[[Array], Array]
     exp: Callable[[Array], Array]
     log: Callable[[Array], Array]
+    precision: str | None = None  # the format that layers compute in; without one, that of their arrays
 
 
 REPRODUCIBLE = Arithmetic("reproducible", matmul, sum, sqrt, exp, log)
 NATIVE = Arithmetic("native", np.matmul, np.sum, np.sqrt, np.exp, np.log)
 
 
-def arithmetic_named(name: str) -> Arithmetic:
-    """The arithmetic that `RunConfig.arithmetic` names: "reproducible" (as defined here) or "native" (NumPy's own)."""
+def arithmetic_named(name: str, *, precision: str | None = None) -> Arithmetic:
+    """A run's arithmetic.
+
+    Args:
+        name: `RunConfig.arithmetic`: "reproducible" (as defined here) or "native" (NumPy's own).
+        precision: `RunConfig.precision`, the format that layers compute in; by default that of their arrays.
+
+    Raises:
+        ValueError: an unknown name or format.
+    """
+    if precision is not None and precision not in CASTS:
+        raise ValueError(f"arithmetic: precision: expected one of {', '.join(CASTS)}, or None, found {precision!r}.")
     for arithmetic in (REPRODUCIBLE, NATIVE):
         if arithmetic.name == name:
-            return arithmetic
+            return arithmetic._replace(precision=precision)
     raise ValueError(f"arithmetic: expected 'reproducible' or 'native', found {name!r}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 BLOCK = 1 << 13  # numbers worked on at once: what the passes over them share stays in the cache
 

@@ -3,8 +3,6 @@
 A full checkpoint holds every leaf of `RunState`: arrays in the container, plain numbers and texts in its manifest,
 beside the configuration, the run's id, the data's fingerprint and the environment. Loading is all or nothing:
 everything is read and verified before a run is made of it.
-
-Long, for each rule of what a file must hold is checked where it is written and where it is read.
 """
 
 import math
@@ -28,10 +26,11 @@ from numpy_ref.checkpoint.durable import replace_file
 from numpy_ref.config import RunConfig, decode_config, differing_fields, encode_config
 from numpy_ref.data import Dataset
 from numpy_ref.machine import environment
-from numpy_ref.precision import ScalerState, faults_of_scaler
+from numpy_ref.optim import ScalerState, faults_of_scaler
 from numpy_ref.rng import generator_from
 from numpy_ref.train import Run, RunState
-from numpy_ref.tree import copy_tree, flatten, printable, structure_faults, unflatten
+from numpy_ref.tree import Leaf, copy_tree, flatten, printable, structure_faults, unflatten
+from numpy_ref.types import Array
 
 __all__ = [
     "Checkpoint",
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 Path = str | PathLike[str]
-Array = np.ndarray[Any, np.dtype[Any]]
 
 FULL, WEIGHTS = "full", "weights"
 UNUSABLE = "The file is of no use: take another checkpoint."
@@ -155,6 +153,13 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
         >>> train.train_n_steps(resumed, digits, 1).state.step
         3
     """
+    run = read_run(path, data, expect=expect)
+    train.check_run(run.config, data)
+    return run
+
+
+def read_run(path: Path, data: Dataset, *, expect: RunConfig | None) -> Run:
+    """All that is checked of a file on a full resume, of either package; see `resume_from_full_checkpoint`."""
     checkpoint = read_checkpoint(path)
     state = checkpoint.state
     if state is None:
@@ -184,7 +189,6 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
     steps = state.data.epoch * -(-samples // window) + state.data.consumed // window
     if state.step != steps:
         raise CorruptCheckpoint(f"{path}: {_misplaced(checkpoint.config, state)} among {samples}.\n    {UNUSABLE}")
-    train.check_run(checkpoint.config, data)
     return Run(checkpoint.config, state, checkpoint.run_id, checkpoint.fingerprint)
 
 
@@ -214,14 +218,23 @@ def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Ru
         >>> new.state.step
         0
     """
-    checkpoint = read_checkpoint(path)
+    model = read_weights(path, data, config)
     run = train.init_run(config, data)
-    wanted = flatten(run.state.model, "model")
-    _check_structure(
-        path, wanted, flatten(checkpoint.model, "model"), "Give the configuration of the model in the file."
-    )
-    best = run.state.best._replace(model=copy_tree(checkpoint.model))
-    return run._replace(state=run.state._replace(model=checkpoint.model, best=best))
+    return run._replace(state=with_weights(run.state, model))
+
+
+def read_weights(path: Path, data: Dataset, config: RunConfig) -> dict[str, Array]:
+    """The model in a file, checked to be one of this configuration and data; see `resume_from_weights_only`."""
+    model = read_checkpoint(path).model
+    wanted = train.schema(config, data.inputs.shape[1], data.classes).model
+    advice = "Give the configuration of the model in the file."
+    _check_structure(path, flatten(wanted, "model"), flatten(model, "model"), advice)
+    return model
+
+
+def with_weights(state: RunState, model: dict[str, Array]) -> RunState:
+    """A state at step 0 with a model, the best one so far."""
+    return state._replace(model=model, best=state.best._replace(model=copy_tree(model)))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -248,7 +261,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         ('weights', None)
     """
     arrays, manifest = read_container(path)
-    config = _checked_manifest(path, manifest, UNUSABLE)
+    _check_manifest(path, manifest, UNUSABLE)
+    config = _decoded_config(path, manifest["config"])
     kind, step = manifest["kind"], manifest["step"]
     scalars = {name: _decode_scalar(path, name, value) for name, value in manifest["scalars"].items()}
     model, state = _verified(path, kind, config, step, arrays | scalars, UNUSABLE)
@@ -270,7 +284,7 @@ def write_run(path: Path, run: Run, kind: str, written_in: dict[str, Any]) -> No
         "environment": written_in,
     }
     try:  # what would be refused when it is loaded is refused now
-        _checked_manifest(path, manifest, UNSAVED)
+        _check_manifest(path, manifest, UNSAVED)
         _verified(path, kind, run.config, run.state.step, leaves, UNSAVED)
     except CheckpointError as error:
         raise ValueError(str(error)) from error
@@ -283,12 +297,12 @@ def _verified(
 ) -> tuple[dict[str, Array], RunState | None]:
     """The model and the state of these leaves, which are all there, fit the configuration and one another."""
     model = {name.removeprefix("model/"): leaf for name, leaf in leaves.items() if name.startswith("model/")}
-    template = train.blank_state(config, *_checked_ends(path, config, model, advice))
+    schema = train.schema(config, *_checked_ends(path, config, model, advice))
     if kind == WEIGHTS:
-        _check_structure(path, flatten(template.model, "model"), leaves, advice)
-        return {name: model[name] for name in template.model}, None
-    _check_structure(path, flatten(template), leaves, advice)
-    state = unflatten(template, leaves)
+        _check_structure(path, flatten(schema.model, "model"), leaves, advice)
+        return {name: model[name] for name in schema.model}, None
+    _check_structure(path, flatten(schema), leaves, advice)
+    state = unflatten(schema, leaves)
     _check_values(path, config, state, step, advice)
     return state.model, state
 
@@ -316,8 +330,8 @@ def _decode_scalar(path: Path, name: str, value: Any) -> Any:
     return value
 
 
-def _checked_manifest(path: Path, manifest: dict[str, Any], advice: str) -> RunConfig:
-    """The configuration, from a manifest whose fields are all there and of their types."""
+def _check_manifest(path: Path, manifest: dict[str, Any], advice: str) -> None:
+    """The fields are all there and of their types."""
     missing = sorted(FIELDS.keys() - manifest.keys())
     if missing:
         raise IncompleteCheckpoint(
@@ -335,8 +349,11 @@ def _checked_manifest(path: Path, manifest: dict[str, Any], advice: str) -> RunC
             faults.append(f"{name}: expected {digits} hexadecimal digits, found {manifest[name]!a:.80}")
     if faults:
         raise CorruptCheckpoint(f"{path}: {'; '.join(faults)}.\n    {advice}")
+
+
+def _decoded_config(path: Path, values: dict[str, Any]) -> RunConfig:
     try:
-        return decode_config(manifest["config"])
+        return decode_config(values)
     except (ValueError, TypeError) as error:
         raise IncompatibleCheckpoint(
             f"{path}: the configuration is not one of this version: {ascii(str(error))[1:-1]:.2000}.\n"
@@ -370,7 +387,7 @@ def _checked_ends(path: Path, config: RunConfig, model: dict[str, Any], advice: 
     return int(shapes[0][1]), int(shapes[-1][0])
 
 
-def _check_structure(path: Path, wanted: dict[str, Any], found: dict[str, Any], advice: str) -> None:
+def _check_structure(path: Path, wanted: dict[str, Leaf], found: dict[str, Any], advice: str) -> None:
     """Every leaf that is wanted is there, of its shape and type, and no other."""
     missing, faults = structure_faults(wanted, found)
     if missing:
@@ -415,8 +432,7 @@ def _check_values(path: Path, config: RunConfig, state: RunState, step: int, adv
             faults.append(_misplaced(config, state))
     if math.isnan(state.best.loss):
         faults.append("best/loss: expected a number or infinity, found nan")
-    if state.mode not in ("train", "eval"):
-        faults.append(f"mode: expected 'train' or 'eval', found {state.mode!r}")
+    faults += train.faults_of_mode(state)
     if not state.schedule.rate >= 0:
         faults.append(f"schedule/rate: expected a rate >= 0, found {state.schedule.rate}")
     for name, stream in state.rng._asdict().items():

@@ -12,18 +12,107 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpy_ref.arithmetic.fixedpoint import FORMATS
+from numpy_ref.arithmetic.fixedpoint import CASTS, FORMATS
+from numpy_ref.arithmetic.rounding import STORAGE
+from numpy_ref.checks import float_array as _check_array
 from numpy_ref.checks import whole_number
 from numpy_ref.cli.demo import CONFIG
 from numpy_ref.config import ABOVE_ZERO, FLOAT32_END, RunConfig
 from numpy_ref.console import aligned
 from numpy_ref.data import Dataset, load_data
-from numpy_ref.precision import cast_to_dtype, detect_overflow, detect_underflow
 from numpy_ref.train import init_run, train_n_steps
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 BAR = 28  # characters of the longest bar
+
+
+@np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are carried through and put back at the end
+def cast_to_dtype(x: Array, dtype: str) -> Array:
+    """The nearest numbers of a format, ties to even, by integers; `rounding.round_to` is the fast way to the same.
+
+        x = significand 2**exponent, both whole             the format keeps `precision` bits of the significand, fewer
+        drop = bits below the format's last place           where the last place is the smallest subnormal
+        kept = (significand + half of the last place - 1 + (last bit kept)) >> drop
+
+    Args:
+        x: float16, float32 or float64, any shape; left as it is.
+        dtype: "float16", "bfloat16" or "float32".
+
+    Returns:
+        A new array of the format's type; bfloat16 is carried in float32. What rounds past the range is infinite, what
+        is at most half of the smallest subnormal is zero with its sign, and NaN stays NaN.
+
+    Raises:
+        TypeError: `x` is no such array.
+        ValueError: an unknown format.
+
+    Mirror:
+        `torch.Tensor.to`: the same bits for every float32 and every float16, and for float64 except where torch rounds
+        twice.
+
+    Example:
+        >>> cast_to_dtype(np.array([1e-8, 65519.99, 65520, 1 + 2**-11], np.float32), "float16").tolist()
+        [0.0, 65504.0, inf, 1.0]
+    """
+    _check_array("cast_to_dtype: x", x)
+    if not isinstance(dtype, str) or dtype not in CASTS:
+        raise ValueError(f"cast_to_dtype: dtype: expected one of {', '.join(CASTS)}, found {dtype!r}.")
+    form = FORMATS[dtype]
+    wide = x.astype(np.float64)
+    bits = wide.view(np.int64) & (2**63 - 1)
+    exponent = np.maximum(bits >> 52, 1) - 1075
+    significand = (bits & (2**52 - 1)) | ((bits >> 52 > 0).astype(np.int64) << 52)
+    drop = np.clip(np.maximum(53 - form.precision, form.smallest - exponent), 0, 54)
+    kept = (significand + (np.int64(1) << drop >> 1) - 1 + (significand >> drop & 1)) >> drop
+    size = np.ldexp(kept.astype(np.float64), exponent + drop)
+    size = np.where(size >= 2.0**form.largest, np.inf, size)
+    return np.asarray(np.where(np.isfinite(wide), np.copysign(size, wide), wide)).astype(STORAGE[dtype])
+
+
+def detect_underflow(original: Array, casted: Array) -> Array:
+    """Where a cast made zero of a number that was none.
+
+    Args:
+        original: before the cast, any shape.
+        casted: after it, the same shape.
+
+    Returns:
+        bool, the shape.
+
+    Raises:
+        TypeError: an argument is no array of floats.
+        ValueError: the shapes differ.
+
+    Example:
+        >>> x = np.array([1e-8, 1.0, 0.0], np.float32)
+        >>> detect_underflow(x, cast_to_dtype(x, "float16"))
+        array([ True, False, False])
+    """
+    _check_array("detect_underflow: original", original)
+    _check_array("detect_underflow: casted", casted)
+    if original.shape != casted.shape:
+        raise ValueError(f"detect_underflow: expected one shape, found {original.shape} and {casted.shape}.")
+    return np.asarray((original != 0) & (casted == 0))
+
+
+def detect_overflow(casted: Array) -> Array:
+    """Where a cast number is infinite.
+
+    Args:
+        casted: after a cast, any shape.
+
+    Returns:
+        bool, the shape.
+
+    Raises:
+        TypeError: no array of floats.
+
+    Example:
+        >>> detect_overflow(cast_to_dtype(np.array([65504, 65520, -1e30], np.float32), "float16"))
+        array([False,  True,  True])
+    """
+    _check_array("detect_overflow: casted", casted)
+    return np.asarray(np.isinf(casted))
 
 
 class Limits(NamedTuple):

@@ -16,8 +16,7 @@ import numpy as np
 from numpy_ref import model as network
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
-from numpy_ref.optim import AdamState
-from numpy_ref.precision import ScalerState
+from numpy_ref.optim import AdamState, ScalerState
 from numpy_ref.proof.equivalence import Tolerance, Verdict, compare, is_below, paired_leaves
 from numpy_ref.train import RunState, StepRecord
 from numpy_ref.tree import flatten, map_leaves

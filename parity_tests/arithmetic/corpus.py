@@ -2,8 +2,8 @@
 
 The inputs are data, `corpus.npz`, and so are the digests of the correctly rounded results, `corpus.json`: one for each
 case and one over all (`numpy_ref.proof.equivalence.digest` says how). `cases` lists what is computed of what. `results`
-hands the inputs to an implementation, an object with `matmul`, `sum`, `dot`, `exp`, `log` and `sqrt`; `Port` makes one
-of the functions of torch_port.
+hands the inputs to an implementation, an object with `matmul`, `sum`, `exp`, `log` and `sqrt`; `Port` makes one of the
+functions of torch_port.
 
     python -m parity_tests.arithmetic.corpus                compute, compare with the record; 0 when they agree
     python -m parity_tests.arithmetic.corpus --json [torch_port]   results, native bits and the demo's run
@@ -13,6 +13,7 @@ of the functions of torch_port.
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,7 +103,7 @@ def results(implementation: Any, arrays: Inputs) -> dict[str, np.ndarray]:
     """The result of each case in an implementation, whose functions take `kind` as those of `arithmetic` do."""
     found = {}
     for name, operation, given, kind, axis in cases(arrays):
-        function = getattr(implementation, operation)
+        function = getattr(implementation, operation, None) or partial(inner_product, implementation)
         if operation == "sqrt":
             found[name] = function(*given)
         elif operation == "sum":
@@ -110,6 +111,12 @@ def results(implementation: Any, arrays: Inputs) -> dict[str, np.ndarray]:
         else:
             found[name] = function(*given, kind=kind)
     return found
+
+
+def inner_product(implementation: Any, a: np.ndarray, b: np.ndarray, *, kind: str) -> np.ndarray:
+    """The cases of dot: a row times a column. Native ones are the framework's own of two vectors."""
+    product: np.ndarray = implementation.matmul(a[None, :], b[:, None], kind=kind)
+    return product.reshape(())
 
 
 def rounded(x: np.ndarray, kind: str) -> np.ndarray:

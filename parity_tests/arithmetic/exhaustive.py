@@ -7,7 +7,7 @@ methods of its own. A result is right where the exact value lies between the mid
 the format, which float64 holds exactly. Only `round_to` meets ties: e**x and ln x are irrational but for x = 0 and
 x = 1, whose answers are known beforehand, and the square of a midpoint needs more bits than a float32 has.
 
-`precision.cast_to_dtype` is held to two other casts, PyTorch's own and `rounding.cast`, on every float32 and, towards
+`number_line.cast_to_dtype` is held to two other casts, PyTorch's own and `rounding.cast`, on every float32 and, towards
 float32, on every float16. All NaN are one.
 
 The exact values of e**x and ln x come as an unevaluated sum of two float64 numbers with a relative error below
@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 import mpmath
 import numpy as np
 
-from numpy_ref import precision
 from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.arithmetic import rounding
+from numpy_ref.cli import number_line
 from parity_tests.oracles import FORMATS, STORED_IN, exact_function, nearest
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,7 +53,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HERE = Path(__file__).parent
 SOURCES = [
     Path(arithmetic.__file__).with_name(name)
-    for name in ("arithmetic.py", "elementary.py", "rounding.py", "fixedpoint.py")
+    for name in ("operations.py", "elementary.py", "rounding.py", "fixedpoint.py")
 ]
 ALIASES = ("Array", "Arrays", "__all__")
 CHUNK = 1 << 22  # inputs that are done, or done again, as one
@@ -201,7 +201,7 @@ WITNESSES: dict[str, Callable[[Array, str], Array]] = {"rounding.cast": rounding
 def compute(name: str, x: Array) -> Array:
     """What is judged."""
     if name in CASTS:
-        return precision.cast_to_dtype(x, CASTS[name])
+        return number_line.cast_to_dtype(x, CASTS[name])
     return rounding.round_to(x, name) if name in FORMATS else getattr(arithmetic, name)(x)
 
 
@@ -378,8 +378,8 @@ def source(name: str) -> str:
     """SHA-256 of the code and tables that a task's outcome rests on."""
     if name not in CASTS:
         return digest(SOURCES, ["round_to" if name in FORMATS else name])
-    (cast,) = definitions(inspect.getsource(precision.cast_to_dtype), "precision").values()
-    tables = map(repr, (precision.CASTS, precision.FORMATS, precision.STORAGE))
+    (cast,) = definitions(inspect.getsource(number_line.cast_to_dtype), "number_line").values()
+    tables = map(repr, (number_line.CASTS, number_line.FORMATS, number_line.STORAGE))
     return hashlib.sha256("\0".join([cast.text, *tables]).encode()).hexdigest()
 
 

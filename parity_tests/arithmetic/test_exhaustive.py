@@ -10,9 +10,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from numpy_ref import precision
 from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.arithmetic import rounding
+from numpy_ref.cli import number_line
 from parity_tests.arithmetic import exhaustive
 from parity_tests.arithmetic.exhaustive import (
     BOUNDS,
@@ -126,7 +126,7 @@ def change(monkeypatch: pytest.MonkeyPatch, name: str, x: float, mutant) -> None
     """Let a task's function return mutant(right result) for one input."""
     module, attribute = (rounding, "round_to") if name in FORMATS else (arithmetic, name)
     if name in CASTS:
-        module, attribute = precision, "cast_to_dtype"
+        module, attribute = number_line, "cast_to_dtype"
     real = getattr(module, attribute)
 
     def changed(a, *kind):
@@ -339,14 +339,14 @@ def used_by(function) -> set[str]:
 
 
 def test_the_digest_of_the_casts_covers_all_that_the_cast_looks_up_but_its_check_of_the_input():
-    assert used_by(precision.cast_to_dtype) == {"CASTS", "FORMATS", "STORAGE", "_check_array", "np"}
+    assert used_by(number_line.cast_to_dtype) == {"CASTS", "FORMATS", "STORAGE", "_check_array", "np"}
 
 
 @pytest.mark.parametrize("name", ["CASTS", "FORMATS", "STORAGE", "cast_to_dtype"])
 def test_another_table_or_function_gives_the_casts_another_digest_and_the_other_tasks_none(monkeypatch, name):
     before = {task: exhaustive.source(task) for task in TASKS}
-    other = rounding.cast if name == "cast_to_dtype" else type(getattr(precision, name))()
-    monkeypatch.setattr(precision, name, other)
+    other = rounding.cast if name == "cast_to_dtype" else type(getattr(number_line, name))()
+    monkeypatch.setattr(number_line, name, other)
     changed = {task for task in TASKS if exhaustive.source(task) != before[task]}
     assert changed == set(CASTS)
 

@@ -11,16 +11,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import numpy_ref
-from numpy_ref import precision
 from numpy_ref.arithmetic import fixedpoint
+from numpy_ref.arithmetic.fixedpoint import CASTS
 from numpy_ref.arithmetic.rounding import round_to
 from numpy_ref.cli import number_line
 from numpy_ref.cli.demo import CONFIG
-from numpy_ref.cli.number_line import BAR, Limits, Shares, gradients_of, limits, lines, range_of, run_range
+from numpy_ref.cli.number_line import (
+    BAR,
+    Limits,
+    Shares,
+    cast_to_dtype,
+    detect_overflow,
+    detect_underflow,
+    gradients_of,
+    limits,
+    lines,
+    range_of,
+    run_range,
+)
 from numpy_ref.config import RunConfig
 from numpy_ref.model import parameters
-from numpy_ref.optim import init_sgd
-from numpy_ref.precision import CASTS, cast_to_dtype, detect_overflow, detect_underflow, scale_loss, unscale_gradients
+from numpy_ref.optim import init_sgd, unscale_gradients
 from numpy_ref.tree import copy_tree
 from parity_tests.oracles import FORMATS, STORED_IN, nearest, same_bytes
 from parity_tests.strategies import KINDS, numbers, small_data
@@ -87,7 +98,7 @@ BOUNDARIES = {
 }
 
 
-def is_right(name, impl=precision):
+def is_right(name, impl=number_line):
     kind, dtype, x, expected = BOUNDARIES[name]
     return same_bytes(impl.cast_to_dtype(np.array([x], dtype), kind), np.array([expected], STORED_IN[kind]))
 
@@ -147,7 +158,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_cast_moves_the_boundary_that_is_named(fault):
     old, new, name = FAULTS[fault]
-    assert not is_right(name, with_fault(precision, old, new))
+    assert not is_right(name, with_fault(number_line, old, new))
 
 
 # Laws of the cast
@@ -254,9 +265,9 @@ def test_the_masks_are_where_the_size_lies_beyond_the_format(case):
     assert overflow.tolist() == expected
 
 
-def masks(impl=precision):
+def masks(impl=number_line):
     original = np.array([1e-8, -1e-8, 0, -0.0, 0.5, 7e4, -7e4, np.inf, np.nan], np.float32)
-    casted = precision.cast_to_dtype(original, "float16")
+    casted = cast_to_dtype(original, "float16")
     found = impl.detect_underflow(original, casted), impl.detect_overflow(casted)
     return ["".join(str(int(x)) for x in mask) for mask in found]
 
@@ -278,7 +289,7 @@ MASK_FAULTS = {
 @pytest.mark.parametrize("fault", MASK_FAULTS)
 def test_a_fault_in_a_mask_shows(fault):
     old, new, found = MASK_FAULTS[fault]
-    assert masks(with_fault(precision, old, new)) == found != masks()
+    assert masks(with_fault(number_line, old, new)) == found != masks()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (3, 4)])
@@ -334,8 +345,6 @@ def test_masks_of_two_shapes_are_refused_rather_than_broadcast(shape):
 @pytest.mark.parametrize("scale", [-1.0, -(2.0**-149), inf, -inf, nan])
 def test_a_scale_that_no_state_holds_is_refused(scale):
     for call, where in (
-        (lambda: scale_loss(np.float32(1), scale), "scale_loss"),
-        (lambda: scale_loss(1.0, scale), "scale_loss"),
         (lambda: unscale_gradients([np.ones(2, np.float32)], scale), "unscale_gradients"),
         (lambda: unscale_gradients({}, scale), "unscale_gradients"),
     ):

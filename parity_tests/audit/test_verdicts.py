@@ -75,18 +75,15 @@ ELSEWHERE = (  # in loops_held_elsewhere.py; 8 steps
     Broken("Rated", ("schedule.lr_lambdas[0].calls",), "a variable that Rated.counted.<locals>.factor", at=5),
 )
 DEFAULT = (
-    *(
-        "Loader",
-        "Counts",
-        "Streams_torch",
-        "DrawsInWorkers",
-        "CountsInAClosure",
-        "LoadsUnderAPrefix",
-        "Unties",
-        "Hooked",
-    ),
-    *("momentum_that_is_kept", "SkipsByAnother", "Loads", "KeepsRungs"),
+    *("Loader", "Counts", "Streams_torch", "DrawsInWorkers", "CountsInAClosure", "LoadsUnderAPrefix", "Unties"),
+    *("Hooked", "momentum_that_is_kept", "SkipsByAnother", "Loads", "KeepsRungs"),
 )
+
+
+def marks(name: str) -> object:
+    return () if name in DEFAULT else pytest.mark.campaign
+
+
 LOOPS = [
     pytest.param(
         f"{module}:{row.loop}", steps, row, id=row.loop, marks=() if row.loop in DEFAULT else pytest.mark.campaign

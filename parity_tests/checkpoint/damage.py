@@ -28,8 +28,8 @@ from numpy_ref.checkpoint import container
 from numpy_ref.checkpoint.container import CheckpointError
 from numpy_ref.config import RunConfig
 from numpy_ref.proof.equivalence import digest
-from numpy_ref.train import Run, blank_state
-from numpy_ref.tree import map_leaves
+from numpy_ref.train import Run, schema
+from numpy_ref.tree import flatten, map_leaves
 from parity_tests.checkpoint.forgeries import CORRUPT, dumps, forge
 from parity_tests.strategies import small_data
 
@@ -359,14 +359,16 @@ def extra_memory(folder: Path, megabytes: int) -> tuple[int, int]:
     config = RunConfig(hidden=(width,))
     content = 0
 
-    def filled(_: str, leaf: Any) -> Any:
+    def filled(path: str, leaf: Any) -> Any:
         nonlocal content
-        if isinstance(leaf, np.ndarray) and leaf.dtype == np.float32:
-            content += leaf.nbytes
-            return np.ones_like(leaf)  # a page of zeros would take no memory
-        return leaf
+        if leaf.kind != "float32":
+            return small[path]
+        array = np.ones(leaf.shape, np.float32)  # a page of zeros would take no memory
+        content += array.nbytes
+        return array
 
-    state = map_leaves(filled, blank_state(config, width, 10))
+    small = flatten(numpy_ref.init_run(CONFIG, DATA).state) | {"best/loss": float("inf")}
+    state = map_leaves(filled, schema(config, width, 10))
     run = Run(config, state, "0" * 32, DATA.fingerprint)
     numpy_ref.save_checkpoint(folder / "small.safetensors", numpy_ref.init_run(CONFIG, DATA))  # what is loaded once
     before = _peak_memory()

@@ -23,7 +23,7 @@ from numpy_ref.checkpoint.container import (
 )
 from numpy_ref.checkpoint.disk import Disk
 from numpy_ref.checkpoint.durable import replace_file
-from numpy_ref.precision import ScalerState
+from numpy_ref.optim import ScalerState
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.tree import flatten
 from torch_port import interop

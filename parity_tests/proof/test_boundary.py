@@ -307,10 +307,10 @@ def sizes_and_kink():
     for before, after in pairwise(moments):
         w0, b0, w1, b1 = (before.state.model[f"layer{i}.{name}"] for i in (0, 1) for name in ("weight", "bias"))
         x, labels = data.inputs[after.record.samples], data.labels[after.record.samples]
-        logits, cache, _ = network.forward(
+        logits, kept, _ = network.forward(
             before.state.model, x, numpy_ref.arithmetic.operations.REPRODUCIBLE, training=True
         )
-        hidden, p = cache.last, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        hidden, p = kept[0].last, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         new = {
             "weight0": max(abs(w0).max(), abs(b0).max()),
             "weight1": max(abs(w1).max(), abs(b1).max()),
@@ -325,7 +325,7 @@ def sizes_and_kink():
             "probability": p.max(),
         }
         found = {name: max(size, float(new[name])) for name, size in found.items()}
-        kink = min(kink, float(abs(cache.hidden[0].z).min()))
+        kink = min(kink, float(abs(kept[0].hidden[0].z).min()))
         assert 0 <= x.min() <= x.max() <= 1
     return found, kink
 
@@ -486,7 +486,7 @@ def test_a_native_port_breaks_the_row_of_the_two_packages(measures, monkeypatch)
     from torch_port import train
     from torch_port.arithmetic import operations as arithmetic
 
-    monkeypatch.setattr(train, "arithmetic_named", lambda name: arithmetic.NATIVE)
+    monkeypatch.setattr(train, "arithmetic_named", lambda name, **_: arithmetic.NATIVE)
     assert measures.measure(row_named("NumPy against the port")).holds is False
     monkeypatch.setattr(measures.machines, "reference_arithmetic", np)
     assert measures.measure(row_named("batch")).holds is False

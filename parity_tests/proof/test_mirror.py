@@ -23,7 +23,6 @@ SIGNATURES = {  # the same names, signatures, order of definitions: the module i
     "arithmetic": ("arithmetic.operations", "arithmetic.operations"),
     "rng": ("rng", "rng"),
     "noise": ("noise", "noise"),
-    "precision": ("precision", "precision"),
     "train": ("train", "train"),
     "checkpoint": ("checkpoint.save_and_resume", "checkpoint"),
 }
@@ -33,7 +32,6 @@ IN_ITS_OWN_FORM = {
     "optim",
     "machine",
     "proof",
-    "recompute",
     "accounting",
     "exercises",
 } | {"__main__"}  # the same module name

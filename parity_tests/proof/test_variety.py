@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -263,7 +263,8 @@ def test_the_recorded_functions_are_the_exact_ones():
 
 @pytest.mark.parametrize("name", ["matmul", "sum", "dot", "exp", "log"])
 def test_an_implementation_with_one_native_operation_is_seen(name):
-    mixed = SimpleNamespace(**{each: getattr(arithmetic, each) for each in OPERATIONS})
+    mixed = SimpleNamespace(**{each: getattr(arithmetic, each) for each in OPERATIONS if each != "dot"})
+    mixed.dot = partial(corpus.inner_product, arithmetic)
     setattr(mixed, name, getattr(corpus.Native(arithmetic.NATIVE), name))
     with np.errstate(all="ignore"):
         digests = corpus.case_digests(corpus.results(mixed, corpus.inputs()))

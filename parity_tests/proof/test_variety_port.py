@@ -173,7 +173,7 @@ def test_the_corpus_sees_an_operation_that_is_torchs_own(name):
 @pytest.mark.parametrize("name", ["matmul", "sum", "sqrt", "exp"])  # a logarithm is in the loss alone
 def test_the_demo_sees_an_operation_that_is_torchs_own(name, monkeypatch):
     mixed = arithmetic.REPRODUCIBLE._replace(**{name: getattr(arithmetic.NATIVE, name)})
-    monkeypatch.setattr(train, "arithmetic_named", lambda _: mixed)
+    monkeypatch.setattr(train, "arithmetic_named", lambda name, **_: mixed)
     data = load_data("digits")
     run = torch_port.train_n_steps(torch_port.init_run(demo.CONFIG, data), data, demo.STEPS)
     assert digest(torch_port.snapshot(run)) != demo.DIGEST

@@ -132,7 +132,6 @@ def test_bfloat16_is_the_references_to_the_bit(device: Any, kind: str, terms: in
     a, b = (here.round_to(numbers(rng, kind, shape), "bfloat16") for shape in ((3, terms), (terms, 2)))
     x, y = (torch.tensor(array, device=device).to(torch.bfloat16) for array in (a, b))
     assert same_bits(there.matmul(x, y), here.matmul(a, b, kind="bfloat16"))
-    assert same_bits(there.dot(x[0], y[:, 0]), here.dot(a[0], b[:, 0], kind="bfloat16"))
     assert same_bits(there.sum(x, 1), here.sum(a, 1, kind="bfloat16"))
     for name in ("exp", "log"):
         assert same_bits(getattr(there, name)(x), getattr(here, name)(a, kind="bfloat16"))

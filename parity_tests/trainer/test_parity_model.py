@@ -224,6 +224,6 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
         port.cross_entropy(torch.ones(2, 3), torch.tensor(labels), arithmetic.REPRODUCIBLE, count=2)
 
 
-def test_an_unknown_format_is_refused_when_the_module_is_made():
-    with pytest.raises(ValueError, match=r"MLP: precision: expected one of float16, .*, or None, found 'fp16'"):
-        port.MLP(3, (4,), 2, precision="fp16")
+def test_an_unknown_format_is_refused_when_the_arithmetic_is_made():
+    with pytest.raises(ValueError, match=r"precision: expected one of float16, .*, or None, found 'fp16'"):
+        arithmetic.arithmetic_named("reproducible", precision="fp16")

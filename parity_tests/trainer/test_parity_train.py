@@ -400,7 +400,7 @@ def one_stock_operation(monkeypatch, name):
     """The port whose reproducible arithmetic has one operation of torch's own."""
     mixed = arithmetic.REPRODUCIBLE._replace(**{name: STOCK[name]})
     with monkeypatch.context() as patch:
-        patch.setattr(train, "arithmetic_named", lambda _: mixed)
+        patch.setattr(train, "arithmetic_named", lambda name, **_: mixed)
         yield
 
 

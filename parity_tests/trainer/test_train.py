@@ -241,8 +241,8 @@ def test_the_record_holds_the_loss_before_the_update_the_rate_and_the_samples(pa
     if config.noise:
         u = draw_noise(config.seed, run.state.data.epoch, record.samples, x.shape[1])
         x = x + (2 * u - 1) * np.float32(config.noise)
-    ops = arithmetic_named(config.arithmetic)
-    logits, _, _ = network.forward(run.state.model, x, ops, training=True, precision=config.precision)
+    ops = arithmetic_named(config.arithmetic, precision=config.precision)
+    logits, _, _ = network.forward(run.state.model, x, ops, training=True)
     loss, _ = network.cross_entropy(logits, data.labels[record.samples], ops, count=len(x))
     scale = run.state.scaler.scale if config.scales_loss else 1.0
     assert record[:5] == (4, float(loss), run.state.schedule.rate, record.samples, scale)
@@ -262,8 +262,8 @@ def test_evaluation_draws_nothing_and_changes_nothing(pair, steps):
     assert digest(run.state) == before
     assert found == train.evaluate(run, data) == train.evaluate(in_mode(run, "eval"), data)
     assert (type(found.loss), type(found.accuracy)) == (float, float)
-    ops = arithmetic_named(config.arithmetic)
-    logits, _, _ = network.forward(run.state.model, data.test_inputs, ops, training=False, precision=config.precision)
+    ops = arithmetic_named(config.arithmetic, precision=config.precision)
+    logits, _, _ = network.forward(run.state.model, data.test_inputs, ops, training=False)
     right = sum(int(np.argmax(row) == label) for row, label in zip(logits, data.test_labels, strict=True))
     assert found.accuracy == right / len(data.test_labels)
 
@@ -281,8 +281,8 @@ def test_an_evaluation_that_draws_or_updates_would_be_seen():
     data = small_data()
     mutant = with_fault(
         train,
-        "loss = _evaluate(state.model, config, data, ops).loss\n",
-        "loss = _evaluate(state.model, config, data, ops).loss\n"
+        "loss = _evaluate(state.model, data, ops).loss\n",
+        "loss = _evaluate(state.model, data, ops).loss\n"
         "            moved = generator_from(state.rng.dropout)\n"
         "            moved.bit_generator.random_raw()\n"
         "            state = state._replace(rng=RngState(state.rng.order, stream_state(moved)))\n",
@@ -319,7 +319,7 @@ def test_the_best_is_a_copy_of_the_first_minimum_over_the_evaluations(pair, step
     [
         ("if loss < state.best.loss:", "if True:"),
         ("if loss < state.best.loss:", "if loss > state.best.loss or state.best.step == 0:"),
-        ("training=False, precision", "training=True, precision"),
+        ("ops, training=False)", "ops, training=True)"),
         ("best=Best(loss, state.step, copy_tree(state.model))", "best=Best(loss, state.step, state.best.model)"),
         ("state.step % config.evaluate_every == 0", "(state.step + 1) % config.evaluate_every == 0"),
     ],
@@ -369,11 +369,9 @@ def test_mode_eval_trains_with_running_statistics_and_keeps_them(pair, before, s
     for name in network.BUFFERS:
         assert same_bits(found.model[f"norm0.{name}"], run.state.model[f"norm0.{name}"])
     assert digest(found.rng.dropout) == digest(run.state.rng.dropout)
-    ops, first = arithmetic_named(config.arithmetic), records[0].samples
+    ops, first = arithmetic_named(config.arithmetic, precision=config.precision), records[0].samples
     if config.accumulation == 1:
-        logits, _, _ = network.forward(
-            run.state.model, data.inputs[first], ops, training=False, precision=config.precision
-        )
+        logits, _, _ = network.forward(run.state.model, data.inputs[first], ops, training=False)
         loss, _ = network.cross_entropy(logits, data.labels[first], ops, count=len(first))
         assert records[0].loss == float(loss)
     trained = train.train_n_steps(run, data, steps).state

@@ -2,7 +2,7 @@
 
 There is then one right answer, so any implementation that reaches it has the same bits: another device, thread count,
 instruction set, summation order, batch or framework. Results follow IEEE 754 for infinities and NaN, and every zero
-that `matmul`, `sum` and `dot` return is +0, also one that comes by underflow.
+that `matmul` and `sum` return is +0, also one that comes by underflow.
 
 Inputs are float16, bfloat16, float32 or float64 tensors; `kind` names the format of the result, by default that of the
 inputs. Results are on the device of the inputs. Nothing here is differentiated: a result is a constant to autograd,
@@ -44,7 +44,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from torch import Tensor
 
 from numpy_ref.arithmetic import fixedpoint
-from numpy_ref.arithmetic.fixedpoint import cos_pi, power
+from numpy_ref.arithmetic.fixedpoint import CASTS, cos_pi, power
 from torch_port.arithmetic import elementary
 from torch_port.arithmetic.rounding import (
     STORAGE,
@@ -67,7 +67,6 @@ __all__ = [
     "arithmetic_named",
     "check_subnormals",
     "cos_pi",
-    "dot",
     "exp",
     "log",
     "matmul",
@@ -246,25 +245,6 @@ def sum(
     return out.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape)
 
 
-def dot(a: Tensor, b: Tensor, *, kind: str | None = None) -> Tensor:
-    """Inner product of two vectors of shape (K,), correctly rounded; a 0-dimensional tensor. See `matmul`.
-
-    Raises:
-        TypeError: as for `matmul`.
-        ValueError: the shapes are not (K,) and (K,), or the devices differ.
-
-    Example:
-        >>> float(dot(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.0])))
-        25.0
-    """
-    _checked_kind("dot", kind, a, b)
-    if a.ndim != 1 or a.shape != b.shape:
-        found = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise ValueError(f"arithmetic.dot: expected two vectors of one length, found shapes {found}")
-    return matmul(a[None, :], b[:, None], kind=kind).reshape(())
-
-
-@torch.no_grad()
 def sqrt(a: Tensor) -> Tensor:
     """Square root of a tensor, correctly rounded; NaN below 0, and -0 for -0.
 
@@ -348,17 +328,20 @@ class Arithmetic(NamedTuple):
     sqrt: Callable[[Tensor], Tensor]
     exp: Callable[[Tensor], Tensor]
     log: Callable[[Tensor], Tensor]
+    precision: str | None = None  # the format that layers compute in; without one, that of their tensors
 
 
 REPRODUCIBLE = Arithmetic("reproducible", matmul, sum, sqrt, exp, log)
 NATIVE = Arithmetic("native", torch.matmul, torch.sum, torch.sqrt, torch.exp, torch.log)
 
 
-def arithmetic_named(name: str) -> Arithmetic:
-    """The arithmetic that `RunConfig.arithmetic` names: "reproducible" (as defined here) or "native" (torch's own)."""
+def arithmetic_named(name: str, *, precision: str | None = None) -> Arithmetic:
+    """A run's arithmetic; see `numpy_ref.arithmetic.arithmetic_named`. "native" is torch's own."""
+    if precision is not None and precision not in CASTS:
+        raise ValueError(f"arithmetic: precision: expected one of {', '.join(CASTS)}, or None, found {precision!r}.")
     for arithmetic in (REPRODUCIBLE, NATIVE):
         if arithmetic.name == name:
-            return arithmetic
+            return arithmetic._replace(precision=precision)
     raise ValueError(f"arithmetic: expected 'reproducible' or 'native', found {name!r}")
 
 

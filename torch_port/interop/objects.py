@@ -43,7 +43,7 @@ def state_from_stock(
         The model's mode, non-persistent buffers, random generators and the position in the data are not in the tree.
 
     Mirror:
-        The types are those of `numpy_ref.optim` and `numpy_ref.precision`.
+        The types are those of `numpy_ref.optim`.
 
     Example:
         >>> model = nn.Linear(2, 1, bias=False)

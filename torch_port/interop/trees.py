@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from numpy_ref.checks import whole_number
-from numpy_ref.optim import AdamState, ScheduleState, SGDState
-from numpy_ref.precision import ScalerState, faults_of_scaler
+from numpy_ref.optim import AdamState, ScalerState, ScheduleState, SGDState, faults_of_scaler
+from numpy_ref.types import Array
 from torch_port.interop.errors import kind_of, refuse
 from torch_port.optim import ADAM_MOMENTS, SGD_MOMENTS
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # What the settings of a parameter group tell an optimizer from any other by.
 ADAM_SETTINGS = {"betas", "eps", "amsgrad"}

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from numpy_ref import optim as reference_optim
-from numpy_ref import precision
 from numpy_ref import rng as reference_rng
 from torch_port import rng
 from torch_port.proof.judging import Chance, Sides, measures
@@ -108,7 +107,7 @@ def _stock_step_lr() -> Sides:
 @measures("stock GradScaler")
 def _stock_grad_scaler() -> Sides:
     settings: dict[str, Any] = {"growth_factor": 1.7, "backoff_factor": 0.3, "growth_interval": 2}
-    scaler, state = torch.amp.GradScaler("cpu", init_scale=3e4, **settings), precision.init_scaler(init_scale=3e4)
+    scaler, state = torch.amp.GradScaler("cpu", init_scale=3e4, **settings), reference_optim.init_scaler(init_scale=3e4)
     w = torch.zeros(3, requires_grad=True)
     optimizer, here = torch.optim.SGD([w], lr=1.0), np.zeros(3, np.float32)
     expected, found = {}, {}
@@ -119,12 +118,12 @@ def _stock_grad_scaler() -> Sides:
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        unscaled = precision.unscale_gradients([g], state.scale)[0]
-        overflow = precision.has_inf_or_nan([g])
+        unscaled = reference_optim.unscale_gradients([g], state.scale)[0]
+        overflow = reference_optim.has_inf_or_nan([g])
         here = here if overflow else here - unscaled
-        state = precision.scaler_step(state, overflow, **settings)
+        state = reference_optim.scaler_step(state, overflow, **settings)
         theirs = scaler.state_dict()
-        stock_state = precision.ScalerState(theirs["scale"], theirs["_growth_tracker"])
+        stock_state = reference_optim.ScalerState(theirs["scale"], theirs["_growth_tracker"])
         expected[f"step {t}"] = {
             "state": stock_state,
             "gradient": w.grad.numpy().copy(),
