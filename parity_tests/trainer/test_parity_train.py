@@ -16,6 +16,7 @@ from numpy_ref.proof import laws
 from numpy_ref.proof.equivalence import compare, digest, same_bits
 from numpy_ref.tree import flatten
 from parity_tests.strategies import run_configs, small_data
+from parity_tests.trainer.updates import ADAM_FUSED, plain_port
 
 torch = pytest.importorskip("torch", reason="torch is missing: the port cannot be run")
 import torch_port
@@ -411,11 +412,9 @@ def test_a_port_with_one_stock_operation_is_told_apart(monkeypatch, name):
         assert not parity(WIDE, WIDE_DATA, 6).holds
 
 
-@pytest.mark.parametrize("fault", ["addcmul", "lerp", "add with alpha"])
+@pytest.mark.parametrize("fault", ADAM_FUSED)
 def test_a_port_whose_optimizer_fuses_is_told_apart(monkeypatch, fault):
-    from parity_tests.trainer.test_parity_optim import ADAM_FAULTS, with_fault
-
-    monkeypatch.setattr(train, "optim", with_fault(optim, *ADAM_FAULTS[fault]))
+    monkeypatch.setattr(train, "optim", plain_port(optim, ADAM_FUSED[fault]))
     if parity(WIDE, WIDE_DATA, 6).holds:
         assert torch.backends.cpu.get_cpu_capability() == "DEFAULT", "this processor's kernels fuse"
         pytest.skip(f"{fault}: not exercised, these kernels do not fuse")
