@@ -45,6 +45,7 @@ def test_the_run_of_the_snippet_goes_on_in_both_packages(tmp_path: Path) -> None
     assert (process.stdout, process.stderr) == ("100 0\n", "")
 
 
+@pytest.mark.campaign
 def test_the_audit_of_the_loop_shown_names_the_generator_and_with_the_lines_to_add_it_holds(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is missing: the loop cannot be run")
     _, loop = snippets()
