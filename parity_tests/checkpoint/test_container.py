@@ -789,29 +789,6 @@ def test_a_manifest_that_json_would_change_is_refused_with_its_place(manifest, p
     assert file.getvalue() == b""
 
 
-@given(
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.sampled_from([2**63, 2**8193, math.nan, 1.5, b"", ()])
-        | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(1), inner),
-    )
-)
-def test_the_quick_look_at_a_manifest_passes_nothing_that_the_long_one_refuses(value):
-    if container._comes_back(value):
-        assert list(container._faults_of_json(value, "manifest", 0)) == []
-
-
-@pytest.mark.parametrize("depth", range(62, 68))
-@pytest.mark.parametrize("leaf", [[], {}, 1, "a"])
-def test_the_quick_look_at_a_manifest_agrees_on_its_depth(depth, leaf):
-    for _ in range(depth):
-        leaf = [leaf]
-    assert container._comes_back(leaf) == (not list(container._faults_of_json(leaf, "manifest", 0)))
-
-
 def test_the_deepest_and_longest_legal_values_of_a_manifest_come_back(tmp_path):
     manifest = {"deep": deep[0], "long": -(2**8192 - 1), "key\0": "\0"}
     assert decode(tmp_path, encode({}, manifest)) == ({}, manifest)

@@ -154,13 +154,6 @@ def test_only_checkpoints_of_this_run_are_removed_and_only_the_oldest(tmp_path, 
     assert files == {name: (tmp_path / name).read_bytes() for name in files}
 
 
-def test_a_copy_under_a_users_own_name_is_never_removed_and_does_not_count(tmp_path, impl, run, after):
-    impl.save_checkpoint(tmp_path / "good one.safetensors", after(run, 1))
-    for step in range(2, 6):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(2))
-    assert steps_in(tmp_path) == [1, 4, 5]
-
-
 def test_a_file_of_another_kind_or_run_is_never_replaced(tmp_path, impl, run, after):
     path = checkpoint_path(tmp_path, 3)
     writers = (
@@ -180,25 +173,6 @@ def test_a_file_of_another_kind_or_run_is_never_replaced(tmp_path, impl, run, af
     flip(path, 200)
     save_newest(impl, tmp_path, after(run, 3), retention=Retention(1))
     assert resume_newest(impl, tmp_path, DATA).run.step == 3
-
-
-@pytest.mark.parametrize(("keep", "left"), [(0, [1, 2, 3, 4, 5]), (1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_keep_counts_the_newest_and_zero_keeps_all(tmp_path, impl, run, after, keep, left):
-    for step in range(1, 6):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(keep))
-    assert steps_in(tmp_path) == left
-
-
-def test_the_checkpoint_just_written_is_never_removed(tmp_path, impl, run, after):
-    """After a fall back, damaged files of later steps still stand when an earlier step is saved."""
-    for step in (2, 4, 8):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(0))
-    flip(checkpoint_path(tmp_path, 8), -1)
-    resumed, path, passed_over = resume_newest(impl, tmp_path, DATA)
-    assert (resumed.step, path, len(passed_over)) == (4, checkpoint_path(tmp_path, 4), 1)
-    save_newest(impl, tmp_path, after(resumed, 5), retention=Retention(1))
-    assert steps_in(tmp_path) == [5, 8]
-    assert resume_newest(impl, tmp_path, DATA).run.step == 5
 
 
 def test_nothing_is_removed_unless_the_new_one_reads_back(tmp_path, impl, run, after, monkeypatch):
@@ -221,19 +195,6 @@ def test_nothing_is_removed_unless_the_new_one_reads_back(tmp_path, impl, run, a
     with pytest.raises(OSError, match="No space left"):
         save_newest(SimpleNamespace(save_checkpoint=full), tmp_path, after(run, 5), retention=Retention(1))
     assert before.items() <= contents(tmp_path).items()
-
-
-def test_what_was_written_is_read_back_from_the_disk(tmp_path, impl, run, after):
-    """A disk that writes something else is found out at once."""
-    save_newest(impl, tmp_path, after(run, 1), retention=Retention(1))
-
-    def lying(path, run):
-        impl.save_checkpoint(path, run)
-        flip(path, -1)
-
-    with pytest.raises(CorruptCheckpoint, match=r"step-00000002\.safetensors"):
-        save_newest(SimpleNamespace(save_checkpoint=lying), tmp_path, after(run, 2), retention=Retention(1))
-    assert read_checkpoint(checkpoint_path(tmp_path, 1)).step == 1
 
 
 def test_a_directory_with_several_runs_is_refused_and_both_are_named(tmp_path, impl, run, after):
@@ -312,7 +273,7 @@ def test_a_relative_directory_is_below_the_current_one_at_the_call(tmp_path, imp
     assert resume_newest(impl, os.path.join("..", "first", "run"), DATA).run.step == 2
 
 
-@pytest.mark.parametrize("name", ["my run", "Läufe ✓", "ラン", "run [1-3]*", "a'b\"c", "-dash", "run.safetensors"])
+@pytest.mark.parametrize("name", ["my Läufe ✓", "run [1-3]*", "-run.safetensors"])
 def test_a_directory_may_have_any_name(tmp_path, impl, run, after, name):
     for step in (1, 2, 3):
         save_newest(impl, tmp_path / name, after(run, step), retention=Retention(2))

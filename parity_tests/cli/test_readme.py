@@ -4,7 +4,6 @@ import json
 import os
 import re
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,9 @@ import pytest
 import numpy_ref
 from numpy_ref import RunConfig
 from numpy_ref.console import BROKEN, HOLDS
-from numpy_ref.exercises import EXERCISES
 from numpy_ref.tree import flatten
 from parity_tests import benchmarks
-from parity_tests.checkpoint import faults
 from parity_tests.commands import PATHS, python
-from parity_tests.mutants import FAULTS
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -63,12 +59,6 @@ def test_the_audit_of_the_loop_shown_names_the_generator_and_with_the_lines_to_a
     assert "torch.set_rng_state" in json.dumps(report)
 
 
-def test_the_readme_counts_and_names_what_is_there() -> None:
-    assert f"{len(FAULTS)} subtler mistakes" in README
-    wrong = [import_module(f"parity_tests.exercises.test_{name}").MUTANTS for name in EXERCISES]
-    assert f"holds {sum(map(len, wrong))} of them" in README
-
-
 def test_the_table_of_states_names_every_leaf_once() -> None:
     section = README.partition("## What a checkpoint holds")[2].partition("##")[0]
     rows = [row.split("|")[2] for row in section.splitlines() if row.startswith("| ")]
@@ -94,14 +84,3 @@ def test_the_table_of_ratios_is_the_records() -> None:
     assert len(rows) > 10
     for name, side, ratio in rows[1:]:
         assert ratio == f"{recorded[name, side][0]:.2f}", (name, side)
-
-
-def test_the_faults_are_those_on_record() -> None:
-    *rows, _ = faults.sums(faults.record())
-    power, calls, kills, damaged = (injected for _, injected, _ in rows)
-    text = (
-        f"{power:,} states of a disk after power failed, {calls:,} failing calls and full disks, "
-        f"{kills:,} kills and overwrites beside readers, {damaged:,} damaged files. "
-        f"Checkpoints lost: {sum(losses for _, _, losses in rows)}."
-    )
-    assert text in " ".join(README.split())

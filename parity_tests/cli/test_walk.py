@@ -1,6 +1,5 @@
 """The walk for teaching: every leaf comes back, every trap harms, and `docs/walk.md` shows what the commands print."""
 
-import html
 import importlib.metadata
 import itertools
 import re
@@ -19,7 +18,7 @@ import numpy_ref
 import torch_port
 from numpy_ref import optim
 from numpy_ref.cli import BROKEN, FAILED, HOLDS, drawing
-from numpy_ref.cli.walk import commands, figures, resume, traps
+from numpy_ref.cli.walk import commands, figures, traps
 from numpy_ref.cli.walk.resume import CONFIG, DIGEST, PLACES, STEPS, STOP, Walk, leaves_of, walk_through
 from numpy_ref.cli.walk.traps import Trap
 from numpy_ref.model import parameters
@@ -484,12 +483,6 @@ def test_the_commands_print_what_the_page_shows(impl: Any, capsys, monkeypatch) 
     assert end == "every leaf came back, and every trap is shown"
 
 
-def test_every_figure_stands_on_the_page_with_its_text() -> None:
-    images = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", PAGE)
-    texts = [html.unescape(trap.text) for trap in walked(numpy_ref)[1]]
-    assert images == [(text, f"walk-{name}.svg") for text, name in zip(texts, NAMES, strict=True)]
-
-
 @NO_TORCH
 def test_the_blocks_of_code_print_what_their_comments_say_also_with_one_anothers_files(tmp_path: Path) -> None:
     ours, theirs = blocks("python")
@@ -505,16 +498,3 @@ def test_the_blocks_of_code_print_what_their_comments_say_also_with_one_anothers
     process = python("-c", "\n".join([ours, theirs, *swapped]), cwd=tmp_path)
     assert (process.stdout.splitlines(), process.stderr) == (said * 4, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["numpy.safetensors", "torch.safetensors"]
-
-
-def test_the_page_is_short() -> None:
-    assert len(PAGE.splitlines()) <= 200
-    prose = re.sub(r"```text\n.*?```", "", PAGE, flags=re.DOTALL)
-    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("![")]
-    assert long == []
-
-
-def test_the_modules_are_those_that_the_page_names() -> None:
-    named = set(re.findall(r"`(\w+)\.py`", PAGE))
-    modules = {Path(str(module.__file__)).stem for module in (resume, traps, figures)}
-    assert named == modules
