@@ -150,7 +150,8 @@ def test_json_says_what_the_table_says(whole, capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("threads", ["1", "2", "4"])
 def test_the_final_state_has_one_digest_with_any_number_of_threads(tmp_path, threads):
     program = (
-        "from numpy_ref import demo, load_data, init_run, train_n_steps\n"
+        "from numpy_ref import load_data, init_run, train_n_steps\n"
+        "from numpy_ref.cli import demo\n"
         "from numpy_ref.proof.equivalence import digest\n"
         "data = load_data('digits')\n"
         "print(digest(train_n_steps(init_run(demo.CONFIG, data), data, demo.STEPS).state))\n"

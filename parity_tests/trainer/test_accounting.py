@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import numpy_ref
@@ -310,6 +310,7 @@ def test_attention_and_what_it_keeps_are_those_of_its_arrays(size: Transformer) 
 # Measured
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(variants())
 @example((WIDE_CONFIG, WIDE))
 @example((replace(WIDE_CONFIG, precision="bfloat16"), WIDE))
@@ -344,6 +345,7 @@ def held_at_the_end(config: RunConfig, data: Dataset) -> int:
     return sum(leaf.nbytes for leaf in flatten(state).values() if isinstance(leaf, np.ndarray)) + gradients
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(variants())
 @example((WIDE_CONFIG, WIDE))
 @example((RunConfig(hidden=(7,), precision="float16", init_scale=2.0**120), WIDE))  # the first update would be skipped

@@ -36,10 +36,14 @@ def followed(config, data, steps, impl=torch_port):
     return list(laws.follow(impl, impl.init_run(config, data), data, steps))
 
 
+FEW = settings(max_examples=settings().max_examples // 3)  # whole runs of both packages
+
+
 def parity(config, data, steps):
     return laws.compare_runs(followed(config, data, steps, numpy_ref), followed(config, data, steps))
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.integers(0, 9))
 @example((CONFIG, DATA), 12)
 @example((WIDE, WIDE_DATA), 4)
@@ -49,6 +53,7 @@ def test_every_state_and_record_is_the_references(case, steps):
     assert verdict.holds, verdict
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.lists(st.integers(0, 4), min_size=2, max_size=4))
 def test_a_run_handed_from_package_to_package_equals_one_that_never_left(tmp_path_factory, case, parts):
     config, data = case
@@ -305,6 +310,7 @@ def test_a_refused_argument_leaves_the_run_as_it_was(data, n):
     assert torch_port.train_n_steps(run, DATA, 1).step == 1
 
 
+@FEW
 @given(run_configs(), st.integers(0, 4))
 def test_a_snapshot_and_what_was_restored_from_do_not_change_when_training_goes_on(case, steps):
     config, data = case
@@ -327,6 +333,7 @@ def test_a_snapshot_without_copies_would_follow_the_run(monkeypatch):
     assert digest(kept) != before
 
 
+@FEW
 @given(run_configs(), st.integers(1, 4))
 def test_no_global_generator_moves_and_no_default_type_matters(case, steps):
     config, data = case
@@ -355,6 +362,7 @@ def test_a_run_is_data_and_live_objects_of_torchs_own_kinds():
 # Mode
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.integers(0, 3), st.integers(1, 3))
 def test_mode_eval_is_part_of_the_state_and_trains_as_the_references(case, before, steps):
     config, data = case
