@@ -1,6 +1,5 @@
 """The exhaustive check can fail, goes on where it was, and was run on the files as they are."""
 
-import inspect
 import json
 import shlex
 import sys
@@ -330,16 +329,6 @@ def test_a_change_of_any_function_that_a_task_runs_moves_its_digest(tmp_path, ta
             other = tmp_path / path.name
             other.write_text(path.read_text().replace(f"def {name}(", f"def {name}(changed, "))
             assert exhaustive.digest([other if p == path else p for p in exhaustive.SOURCES], [root]) != before, name
-
-
-def used_by(function) -> set[str]:
-    """The names of its module, or of builtins, that a function looks up."""
-    names = set(inspect.unwrap(function).__code__.co_names)
-    return names & vars(sys.modules[function.__module__]).keys()
-
-
-def test_the_digest_of_the_casts_covers_all_that_the_cast_looks_up_but_its_check_of_the_input():
-    assert used_by(number_line.cast_to_dtype) == {"CASTS", "FORMATS", "STORAGE", "_check_array", "np"}
 
 
 @pytest.mark.parametrize("name", ["CASTS", "FORMATS", "STORAGE", "cast_to_dtype"])

@@ -38,7 +38,6 @@ CALLS = (
     "replace",
     "fsync_directory",
 )
-OTHERS = ("begin_writeback", "unlock", "open", "unlink", "sleep", "list", "rename", "make_directory")
 PROTOCOL = ["open_new", "write", "flush", "fsync", "close", "replace", "fsync_directory"]
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX permissions and links")
 
@@ -76,11 +75,6 @@ def save(path, data=b"new", disk=DISK):
 def protocol_of(calls):
     """The calls whose order matters for durability."""
     return [call for call in calls if call in PROTOCOL]
-
-
-def test_every_system_call_is_a_method_of_the_seam():
-    methods = {name for name in vars(Disk) if not name.startswith("_")} - {"pauses"}
-    assert methods == {*CALLS, *OTHERS}
 
 
 def test_calls_come_in_the_order_that_makes_them_durable(tmp_path):

@@ -43,7 +43,6 @@ from numpy_ref.data import Position
 from numpy_ref.proof.equivalence import digest
 from parity_tests.implementations import EACH, NO_TORCH
 from parity_tests.strategies import small_data
-from parity_tests.witnesses import with_fault
 
 DATA = small_data()
 CONFIG = RunConfig(hidden=(3,), batch_size=4, evaluate_every=2)
@@ -155,13 +154,6 @@ def test_only_checkpoints_of_this_run_are_removed_and_only_the_oldest(tmp_path, 
     assert files == {name: (tmp_path / name).read_bytes() for name in files}
 
 
-def test_a_copy_under_a_users_own_name_is_never_removed_and_does_not_count(tmp_path, impl, run, after):
-    impl.save_checkpoint(tmp_path / "good one.safetensors", after(run, 1))
-    for step in range(2, 6):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(2))
-    assert steps_in(tmp_path) == [1, 4, 5]
-
-
 def test_a_file_of_another_kind_or_run_is_never_replaced(tmp_path, impl, run, after):
     path = checkpoint_path(tmp_path, 3)
     writers = (
@@ -181,25 +173,6 @@ def test_a_file_of_another_kind_or_run_is_never_replaced(tmp_path, impl, run, af
     flip(path, 200)
     save_newest(impl, tmp_path, after(run, 3), retention=Retention(1))
     assert resume_newest(impl, tmp_path, DATA).run.step == 3
-
-
-@pytest.mark.parametrize(("keep", "left"), [(0, [1, 2, 3, 4, 5]), (1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
-def test_keep_counts_the_newest_and_zero_keeps_all(tmp_path, impl, run, after, keep, left):
-    for step in range(1, 6):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(keep))
-    assert steps_in(tmp_path) == left
-
-
-def test_the_checkpoint_just_written_is_never_removed(tmp_path, impl, run, after):
-    """After a fall back, damaged files of later steps still stand when an earlier step is saved."""
-    for step in (2, 4, 8):
-        save_newest(impl, tmp_path, after(run, step), retention=Retention(0))
-    flip(checkpoint_path(tmp_path, 8), -1)
-    resumed, path, passed_over = resume_newest(impl, tmp_path, DATA)
-    assert (resumed.step, path, len(passed_over)) == (4, checkpoint_path(tmp_path, 4), 1)
-    save_newest(impl, tmp_path, after(resumed, 5), retention=Retention(1))
-    assert steps_in(tmp_path) == [5, 8]
-    assert resume_newest(impl, tmp_path, DATA).run.step == 5
 
 
 def test_nothing_is_removed_unless_the_new_one_reads_back(tmp_path, impl, run, after, monkeypatch):
@@ -222,19 +195,6 @@ def test_nothing_is_removed_unless_the_new_one_reads_back(tmp_path, impl, run, a
     with pytest.raises(OSError, match="No space left"):
         save_newest(SimpleNamespace(save_checkpoint=full), tmp_path, after(run, 5), retention=Retention(1))
     assert before.items() <= contents(tmp_path).items()
-
-
-def test_what_was_written_is_read_back_from_the_disk(tmp_path, impl, run, after):
-    """A disk that writes something else is found out at once."""
-    save_newest(impl, tmp_path, after(run, 1), retention=Retention(1))
-
-    def lying(path, run):
-        impl.save_checkpoint(path, run)
-        flip(path, -1)
-
-    with pytest.raises(CorruptCheckpoint, match=r"step-00000002\.safetensors"):
-        save_newest(SimpleNamespace(save_checkpoint=lying), tmp_path, after(run, 2), retention=Retention(1))
-    assert read_checkpoint(checkpoint_path(tmp_path, 1)).step == 1
 
 
 def test_a_directory_with_several_runs_is_refused_and_both_are_named(tmp_path, impl, run, after):
@@ -313,7 +273,7 @@ def test_a_relative_directory_is_below_the_current_one_at_the_call(tmp_path, imp
     assert resume_newest(impl, os.path.join("..", "first", "run"), DATA).run.step == 2
 
 
-@pytest.mark.parametrize("name", ["my run", "Läufe ✓", "ラン", "run [1-3]*", "a'b\"c", "-dash", "run.safetensors"])
+@pytest.mark.parametrize("name", ["my Läufe ✓", "run [1-3]*", "-run.safetensors"])
 def test_a_directory_may_have_any_name(tmp_path, impl, run, after, name):
     for step in (1, 2, 3):
         save_newest(impl, tmp_path / name, after(run, step), retention=Retention(2))
@@ -418,22 +378,33 @@ def test_superfluous_is_what_is_not_kept_and_never_the_newest_a_copy_or_a_reason
     assert retention_law(store, entries, retention)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("own[: -retention.keep_last]", "own[: 1 - retention.keep_last or None]"),
-        ("own[: -retention.keep_last]", "own[retention.keep_last :]"),
-        ("entry.step % retention.keep_every == 0", "entry.step % retention.keep_every == 1"),
-        ("if not every and not", "if not"),
-        ("entry is first_best", "entry.best_step == own[-1].best_step"),
-        ("entry is first_best", "entry.step == own[-1].best_step"),
-        ("(retention.keep_best and entry is first_best)", "False"),
-        ("e.run_id == run_id and ", ""),
-        (' and e.path.name == checkpoint_path("", e.step).name', ""),
-    ],
-)
-def test_a_wrong_choice_of_what_is_superfluous_is_caught(old, new):
-    mutant = with_fault(store, old, new)
+def merged(entries, retention):
+    runs = {entry.path: entry for entry in entries}
+    return [runs[e.path] for e in superfluous([entry._replace(run_id="a") for entry in entries], retention)]
+
+
+def with_copies(entries, retention):
+    own = {checkpoint_path("run", entry.step): entry for entry in entries}
+    return [
+        own[e.path] for e in superfluous([e._replace(path=checkpoint_path("run", e.step)) for e in entries], retention)
+    ]
+
+
+SUPERFLUOUS_FAULTS = {
+    "one fewer": lambda entries, r: superfluous(entries, r._replace(keep_last=max(r.keep_last - 1, 1))),
+    "oldest": lambda entries, r: entries[r.keep_last :],
+    "no multiples": lambda entries, r: superfluous(entries, r._replace(keep_every=0)),
+    "all multiples": lambda entries, r: superfluous(entries, r._replace(keep_every=1)),
+    "no best": lambda entries, r: superfluous(entries, r._replace(keep_best=False)),
+    "any best": lambda entries, r: [e for e in superfluous(entries, r) if e.best_step != entries[-1].best_step],
+    "runs as one": merged,
+    "copies counted": with_copies,
+}
+
+
+@pytest.mark.parametrize("name", SUPERFLUOUS_FAULTS)
+def test_a_wrong_choice_of_what_is_superfluous_is_caught(name):
+    mutant = SimpleNamespace(superfluous=SUPERFLUOUS_FAULTS[name])
     assert not all(retention_law(mutant, entries, retention) for entries in LISTINGS for retention in RETENTIONS)
 
 
@@ -544,19 +515,24 @@ def test_after_a_save_the_retained_set_is_there_and_everything_else_is_as_it_was
     assert directory_faults(store, case) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("if e.run_id == run.run_id and e.step <= run.step]", "if e.step <= run.step]"),
-        (" and e.step <= run.step]", "]"),
-        ("    _check_replaceable(path, run.run_id)\n", ""),
-        ("for entry in superfluous(entries, retention):", "for entry in entries[:-1]:"),
-        ("for entry in superfluous(entries, retention):", "for entry in []:"),
-    ],
-)
-def test_a_save_that_removes_or_replaces_too_much_or_too_little_is_caught(old, new):
-    mutant = with_fault(store, old, new)
-    assert any(directory_faults(mutant, case) for case in CASES)
+def as_one_run(directory):
+    entries, damaged = list_checkpoints(directory)
+    return [entry._replace(run_id=RUN.run_id) for entry in entries], damaged
+
+
+SAVE_FAULTS = {
+    "another run's removed": {"list_checkpoints": lambda directory: store.Listing(*as_one_run(directory))},
+    "another run's replaced": {"_check_replaceable": lambda path, run_id: None},
+    "all but one removed": {"superfluous": lambda entries, r: entries[:-1]},
+    "none removed": {"superfluous": lambda entries, r: []},
+}
+
+
+@pytest.mark.parametrize("name", SAVE_FAULTS)
+def test_a_save_that_removes_or_replaces_too_much_or_too_little_is_caught(name, monkeypatch):
+    for function, wrong in SAVE_FAULTS[name].items():
+        monkeypatch.setattr(store, function, wrong)
+    assert any(directory_faults(store, case) for case in CASES)
 
 
 # What a resume does, and a survey that says so before
@@ -627,22 +603,20 @@ def test_a_survey_changes_nothing_and_says_what_a_resume_and_a_retention_would_d
     assert survey_faults(store, case) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("name.endswith(SUFFIX)", "SUFFIX in name"),
-        ('or name.startswith(".")', ""),
-        ("key=lambda entry: (entry.step, entry.path.name)", "key=lambda entry: (-entry.step, entry.path.name)"),
-        ("            read_checkpoint(path)\n        state =", "            pass\n        state ="),
-        ("if isinstance(error, IncompatibleCheckpoint) else", "if isinstance(error, CorruptCheckpoint) else"),
-        ("if entry.path in whole]", "]"),
-        ("if len(runs) > 1:", "if False:"),
-        ("    if passed_over:\n        raise", "    if False:\n        raise"),
-        ("_is_own(name.partition(DAMAGED)[0]) and DAMAGED in name", "DAMAGED in name and False"),
-    ],
-)
-def test_a_survey_that_is_wrong_is_caught(old, new):
-    mutant = with_fault(store, old, new)
+SURVEY_FAULTS = {
+    "resumes from none": lambda found: found._replace(resumed=None),
+    "another reason": lambda found: found._replace(why=""),
+    "none may go": lambda found: found._replace(superfluous=[]),
+    "all may go": lambda found: found._replace(superfluous=[file.path for file in found.entries]),
+    "none set aside": lambda found: found._replace(set_aside=[]),
+    "all whole": lambda found: found._replace(entries=[file._replace(state="whole") for file in found.entries]),
+    "no size": lambda found: found._replace(entries=[file._replace(size=0) for file in found.entries]),
+}
+
+
+@pytest.mark.parametrize("name", SURVEY_FAULTS)
+def test_a_survey_that_is_wrong_is_caught(name):
+    mutant = SimpleNamespace(survey=lambda *given, **options: SURVEY_FAULTS[name](survey(*given, **options)))
     assert any(survey_faults(mutant, case) for case in SURVEYED)
 
 
@@ -760,20 +734,28 @@ def aside_law(module, directory):
     return files_in(directory) == {name + moved.get(name, ""): content for name, content in before.items()}
 
 
+def resuming(**replaced):
+    return SimpleNamespace(resume_newest=lambda *given, **options: resume_newest(*given, **(options | replaced)))
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_setting_aside_at_another_time_is_caught(tmp_path, always):
+    assert aside_law(store, tmp_path / "ours")
+    assert not aside_law(resuming(set_aside=always), tmp_path / "mutant")
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("function", "wrong"),
     [
-        ("if set_aside and damaged else", "if damaged else"),
-        ("if set_aside and damaged else", "if False else"),
-        ("isinstance(error, CorruptCheckpoint) and _is_own(path.name)", "_is_own(path.name)"),
-        ("isinstance(error, CorruptCheckpoint) and _is_own(path.name)", "isinstance(error, CorruptCheckpoint)"),
-        ("rename_durably(path, target)", "os.replace(path, target)"),
-        ("rename_durably(path, target)", "path.unlink()"),
+        ("_is_own", lambda name: True),
+        ("CorruptCheckpoint", CheckpointError),
+        ("rename_durably", os.replace),
+        ("rename_durably", lambda path, target: path.unlink()),
     ],
 )
-def test_setting_aside_too_much_or_too_little_is_caught(tmp_path, old, new):
-    assert aside_law(store, tmp_path / "ours")
-    assert not aside_law(with_fault(store, old, new), tmp_path / "mutant")
+def test_setting_aside_the_wrong_file_or_over_another_is_caught(tmp_path, monkeypatch, function, wrong):
+    monkeypatch.setattr(store, function, wrong)
+    assert not aside_law(store, tmp_path / "mutant")
 
 
 # Whoever reads while another writes
@@ -811,16 +793,11 @@ def test_a_reader_that_comes_too_late_for_a_file_looks_again(tmp_path, impl, run
     assert (late, resumed.step, path, passed_over) == ([2, 3], 3, checkpoint_path(tmp_path, 3), [])
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("                if not os.path.lexists(path):\n", "                if False:\n"),
-        ("            if not os.path.lexists(entry.path):\n", "            if False:\n"),
-    ],
-)
-def test_a_reader_that_does_not_look_again_is_caught(tmp_path, monkeypatch, old, new):
+def test_a_reader_that_does_not_look_again_is_caught(tmp_path, monkeypatch):
     runs = {step: at(RUN, step) for step in (1, 2, 3)}
-    _, found = late_reader(with_fault(store, old, new), numpy_ref, tmp_path, monkeypatch, runs)
+    path = SimpleNamespace(**vars(os.path) | {"lexists": lambda path: True})
+    monkeypatch.setattr(store, "os", SimpleNamespace(**vars(os) | {"path": path}))
+    _, found = late_reader(store, numpy_ref, tmp_path, monkeypatch, runs)
     assert found[1:] != (checkpoint_path(tmp_path, 3), [])
 
 
@@ -970,24 +947,11 @@ def verified_law(module, directory):
     return False
 
 
-WRITTEN = "    write(path)\n    verify_container(path)\n"
-DELETED = (
-    "    for entry in superfluous(list_checkpoints(directory).entries, retention):\n        DISK.unlink(entry.path)\n"
-)
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        "    write(path)\n",
-        "    write(path)\n    read_manifest(path)\n",
-        f"    write(path)\n{DELETED}    verify_container(path)\n",
-    ],
-    ids=["not at all", "the header", "after the deletion"],
-)
-def test_a_save_that_is_not_verified_before_the_deletion_is_caught(tmp_path, new):
+@pytest.mark.parametrize("check", [lambda path: None, store.read_manifest], ids=["not at all", "the header"])
+def test_a_save_that_is_not_verified_before_the_deletion_is_caught(tmp_path, monkeypatch, check):
     assert verified_law(store, tmp_path / "ours")
-    assert not verified_law(with_fault(store, WRITTEN, new), tmp_path / "mutant")
+    monkeypatch.setattr(store, "verify_container", check)
+    assert not verified_law(store, tmp_path / "mutant")
 
 
 # What a run that goes on for days may meet

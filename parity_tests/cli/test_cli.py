@@ -174,17 +174,6 @@ def test_devices_and_measuring_are_offered_only_where_the_package_has_them(capsy
             assert ("--check" in out) == (there and verb == "boundary")
 
 
-def test_the_help_of_train_explains_every_setting_with_its_default(capsys, monkeypatch, impl):
-    monkeypatch.setenv("COLUMNS", "1000")
-    out = call(capsys, "train", "--help", impl=impl).out
-    for field in dataclasses.fields(RunConfig):
-        option = field.name.replace("_", "-")
-        (line,) = re.findall(rf"^  --{option}(?:,| [^-]).*(?:\n {{6}}.*)?$", out, re.MULTILINE)
-        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
-        default = "--steps" if option == "total-steps" else default  # the schedule ends where the run does
-        assert f"{field.metadata['help']} (default: {default})" in " ".join(line.split())
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -286,13 +275,6 @@ def test_training_takes_a_csv_file(train, tmp_path, head):
     assert runs[0].fingerprint == runs[1].fingerprint == load_data(path).fingerprint
 
 
-def test_training_takes_the_digits_by_default(capsys, tmp_path):
-    answer = call(capsys, "train", "--steps", 2, "--dir", tmp_path / "run")
-    assert answer.status == 0
-    checkpoint = read_checkpoint(step(tmp_path / "run", 2))
-    assert (checkpoint.config, checkpoint.fingerprint) == (RunConfig(), load_data("digits").fingerprint)
-
-
 def test_the_defaults_reach_96_percent_on_held_out_digits(capsys, tmp_path):
     answer = call(capsys, "train", "--arithmetic", "native", "--dir", tmp_path / "run", "--json")
     assert (answer.status, answer.err) == (0, "")
@@ -323,10 +305,9 @@ def test_checkpoints_bear_their_step_come_every_so_often_and_at_the_end(train, t
         (["--keep", 2, "--no-keep-best"], [40, 47]),
     ],
 )
-@pytest.mark.parametrize("beside", [["--background"], ["--no-background"]])
-def test_checkpoints_are_kept_as_asked_whether_written_beside_training_or_not(train, tmp_path, words, left, beside):
+def test_checkpoints_are_kept_as_asked(train, tmp_path, words, left):
     """The best weights are those of step 25, where alone they are evaluated; step 30 holds them first."""
-    assert train(47, "--every", 10, "--evaluate-every", 25, *words, *beside).status == 0
+    assert train(47, "--every", 10, "--evaluate-every", 25, *words).status == 0
     assert names_in(tmp_path / "run") == [f"step-{n:08d}.safetensors" for n in left]
 
 
@@ -334,7 +315,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_beside_it(train, tmp_pat
     further, real = Event(), durable.Disk.fsync
 
     def fsync(disk, file):
-        assert further.wait(20)
+        assert further.wait(600)
         real(disk, file)
 
     def show(self, record):
@@ -501,17 +482,6 @@ def test_other_data_is_refused(train, tmp_path):
     assert states_of(tmp_path / "run") == before
 
 
-def test_several_runs_in_one_directory_are_refused(train, tmp_path):
-    train(3)
-    train(4, name="other")
-    step(tmp_path / "other", 4).rename(step(tmp_path / "run", 4))
-    before = states_of(tmp_path / "run")
-    answer = train(9)
-    assert (answer.status, answer.out) == (1, "")
-    assert "2" in answer.err
-    assert states_of(tmp_path / "run") == before
-
-
 @NO_TORCH
 def test_a_run_goes_from_package_to_package_and_back_as_if_it_had_never_left(capsys, train_with, tmp_path):
     words = ["--dropout", "0.3", "--noise", "0.1", "--batch-norm", "--schedule", "step", "--step-size", "5"]
@@ -587,15 +557,6 @@ def test_a_processor_that_flushes_subnormals_is_refused_with_a_message(train, tm
     assert "flushed to zero" in answer.err
     assert not (tmp_path / "run").exists()
     assert train(2, "--arithmetic", "native").status == 0
-
-
-@pytest.mark.parametrize("name", ["my run", "Läufe ✓", "-run", "run [1]"])
-def test_a_run_may_stand_in_a_relative_directory_of_any_name(capsys, small, tmp_path, monkeypatch, name, impl):
-    monkeypatch.chdir(tmp_path)
-    for total in (2, 4):
-        words = ["train", "--data", "small.npz", "--steps", total, f"--dir={name}", "--hidden", "4"]
-        assert call(capsys, *words, impl=impl).status == 0
-    assert names_in(tmp_path / name) == ["step-00000002.safetensors", "step-00000004.safetensors"]
 
 
 def test_progress_goes_to_standard_error_and_ends_at_the_total(train):
@@ -693,18 +654,6 @@ def test_verify_holds_for_a_file_as_written_and_fails_at_any_flipped_byte(capsys
         path.write_bytes(whole)
     path.write_bytes(whole[:-1])
     assert call(capsys, "verify", path).status == 1
-
-
-@ON_FILES
-def test_verify_says_in_json_too_that_a_file_does_not_hold(capsys, train, tmp_path):
-    train(2)
-    path = step(tmp_path / "run", 2)
-    flip(path)
-    answer = call(capsys, "verify", path, "--json")
-    assert answer.status == 1
-    told = strict_json(answer.out)
-    assert told["holds"] is False
-    assert str(path) in told["error"]
 
 
 def lines_of(answer, start):
@@ -840,18 +789,6 @@ def test_diff_names_the_leaf_and_both_values(capsys, train, tmp_path, small):
     (leaf,) = told["leaves"]
     assert (leaf["leaf"], leaf["a"], leaf["b"], leaf["ulps"]) == ("model/layer0.bias", old, weight[2].item(), 1)
     assert call(capsys, "diff", path, path) == (0, "bitwise: the training state is the same\n", "")
-
-
-@ON_FILES
-def test_diff_tells_zeros_of_both_signs_apart(capsys, train, tmp_path, small):
-    train(1)
-    run = resume_from_full_checkpoint(step(tmp_path / "run", 1), load_data(small))
-    for name, zero in (("plus", 0.0), ("minus", -0.0)):
-        run.state.model["layer0.bias"][0] = zero
-        save_checkpoint(tmp_path / f"{name}.safetensors", run)
-    answer = call(capsys, "diff", tmp_path / "plus.safetensors", tmp_path / "minus.safetensors")
-    assert answer.status == 1
-    assert "model/layer0.bias" in answer.out
 
 
 @ON_FILES
@@ -1006,41 +943,11 @@ def test_a_terminal_is_told_how_many_rows_are_done_and_how_long_the_rest_takes(c
     assert (quiet.err, call(capsys, "boundary", "--check", "--json", impl=impl).err) == ("", "")
 
 
-def test_a_long_finding_goes_on_in_its_own_column(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    words = [f"word{i}" for i in range(40)]
-    answer = call(capsys, "boundary", "--check", impl=measuring(MEASURED[True]._replace(note=" ".join(words))))
-    head, *lines = answer.out.splitlines()
-    start = head.index("found")
-    column = " ".join(line[start:] for line in lines[:-2])
-    assert column == f"{MEASURED[True].figure}; {' '.join(words)}"
-    assert {line[:start].strip() for line in lines[1:-2]} == {""}
-    assert len(lines) > 10
-
-
 def account_with(capsys, small, *words, impl=numpy_ref):
     return call(capsys, "account", "--data", small, "--hidden", "5", "--batch-size", "4", *words, impl=impl)
 
 
-def test_account_is_a_table_for_each_choice_of_120_columns_whose_last_one_has_room(capsys, small, monkeypatch, impl):
-    monkeypatch.setenv("COLUMNS", "120")
-    answer = account_with(capsys, small, "--precision", "bfloat16", "--batch-norm", impl=impl)
-    assert answer.status == 0
-    lines = answer.out.splitlines()
-    assert max(map(len, lines)) <= 120
-    heads = [line for line in lines if re.match(r"(MLP|GPT-2), ", line)]
-    models = [(m, c) for m, cuts in (("MLP", ("nothing", "1 segment")), ("GPT-2", ("nothing", "blocks"))) for c in cuts]
-    assert heads == [f"{model}, layers in bfloat16, {cut} computed again" for model, cut in models]
-    assert lines.count("") == 2 * len(heads)  # below the heading, and below the table
-    first = lines[2 : lines.index("", 2)]
-    assert re.split("  +", first[0]) == ["term", "computed", "measured", "difference", "which comes from"]
-    assert len(first[1].split()[-1]) > 50
-    assert sum(line.startswith("all of these") and line.endswith("  as above") for line in lines) >= 1
-    words = [re.split("  +", line)[0] for line in first[2:] if not line.startswith(" ")]
-    assert words[:5] == ["parameters", "gradients", "operands of products", "optimizer state", "all of these"]
-
-
-@pytest.mark.parametrize("words", [[], ["--precision", "float16"], ["--recompute-segments", "2"]])
+@pytest.mark.parametrize("words", [["--precision", "float16"], pytest.param([], marks=pytest.mark.campaign)])
 def test_account_ends_with_how_many_rows_are_measured_and_what_they_show(capsys, small, words, impl):
     answer, found = (account_with(capsys, small, *words, *more, impl=impl) for more in ([], ["--json"]))
     rows = strict_json(found.out)["rows"]
@@ -1206,7 +1113,7 @@ def test_the_status_of_the_process_is_that_of_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
-@pytest.mark.parametrize("words", ["boundary", "boundary --json", "train --help", "train --hidden 3 --steps 1"])
+@pytest.mark.parametrize("words", ["boundary", "train --hidden 3 --steps 1"])
 def test_output_to_a_closed_pipe_ends_quietly(tmp_path, words, buffered):
     """As in `... | head -0`: whether the pipe is found closed at a write or at the last flush."""
     reading, writing = os.pipe()
@@ -1233,7 +1140,7 @@ def test_output_to_a_full_disk_fails_with_a_message(tmp_path, buffered):
 
 
 @pytest.mark.parametrize("package", ["numpy_ref", "torch_port"])
-@pytest.mark.parametrize("words", ["[]", "['--help']", "['train', '--help']", "['boundary']"])
+@pytest.mark.parametrize("words", ["['train', '--help']", "['boundary']"])
 def test_help_and_import_load_no_heavy_package(tmp_path, words, package):
     program = (
         f"import sys, {package} as package\n"
@@ -1274,14 +1181,6 @@ def test_without_torch_the_port_shows_what_needs_none_and_says_what_the_rest_nee
     line = "torch_port needs PyTorch, and cannot import it: No module named 'torch'; install the 'torch' extra, "
     assert refusals == [line + "pip install '.[torch]'"] * 3
     assert (names_in(tmp_path), names_in(path.parent)) == (before, [path.name])
-
-
-def test_another_package_that_is_missing_is_a_bug_and_not_hidden(capsys, small, tmp_path):
-    def broken(source):
-        raise ModuleNotFoundError("No module named 'another'", name="another")
-
-    with pytest.raises(ModuleNotFoundError, match="another"):
-        call(capsys, "train", impl=other_package(load_data=broken))
 
 
 # Devices
@@ -1389,15 +1288,6 @@ def test_rich_draws_the_same_table_on_a_terminal_only(capsys, train, tmp_path, m
 def test_json_stays_json_on_a_terminal(capsys, monkeypatch):
     on_a_terminal(monkeypatch)
     assert len(strict_json(call(capsys, "boundary", "--json").out)) == len(ROWS)
-
-
-@ON_FILES
-def test_a_narrow_terminal_folds_cells_and_cuts_none(capsys, train, tmp_path, monkeypatch):
-    train(2)
-    on_a_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", "60")
-    drawn = call(capsys, "inspect", step(tmp_path / "run", 2)).out
-    assert "…" not in drawn
 
 
 @ON_FILES
@@ -1509,7 +1399,7 @@ def test_a_run_whose_reader_of_errors_is_gone_goes_on_to_its_end(tmp_path):
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     with os.fdopen(theirs, "w") as closed:
         done = subprocess.run(
-            words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=closed, text=True, timeout=120
+            words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=closed, text=True, timeout=600
         )
     assert done.returncode == 0
     assert "step 20" in done.stdout
@@ -1537,24 +1427,9 @@ def test_what_is_not_there_is_no_verdict(capsys, monkeypatch, tmp_path, words):
     assert answer.err.startswith("nope: expected ")
 
 
-def test_a_text_is_no_damaged_checkpoint(capsys, tmp_path):
-    (tmp_path / "a.safetensors").write_text("root:x:0:0:root:/root:/bin/bash\n")
-    answer = call(capsys, "verify", tmp_path / "a.safetensors")
-    assert answer.err.endswith("expected a bitwise-resume file, found text.\n    It is no checkpoint.\n")
-
-
 def test_a_refusal_of_the_system_names_the_path_and_says_what_to_do(capsys, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     answer = call(capsys, "walk", "--figures", "file")
     assert answer.status == FAILED
     assert answer.err == "file: the system refuses: File exists.\n    Check the path, its permissions and the disk.\n"
-
-
-@pytest.mark.parametrize(
-    "name", ["faults", "corpus", "cuda_rows", "release", "damage", "zoo", "benchmarks", "exhaustive"]
-)
-def test_every_command_of_the_tests_says_how_it_is_used(tmp_path, name):
-    done = python("-m", f"parity_tests.{name}", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: python -m parity_tests.")

@@ -19,7 +19,6 @@ from numpy_ref.cli import demo
 from numpy_ref.data import load_data
 from parity_tests.commands import SOURCES, call, python, strict_json
 from parity_tests.implementations import EACH, IMPLEMENTATIONS, NO_TORCH
-from parity_tests.witnesses import with_fault
 
 LEFT_OUT = [
     "nothing",
@@ -104,23 +103,6 @@ def test_both_packages_print_the_same_demo_and_draw_the_same_figure(printed):
     assert (len(printed), len(texts), len(figures)) == (2, 1, 1)
 
 
-def test_each_lost_state_is_named_in_words(whole):
-    marks = {
-        "all but the weights": "a new run on the old weights",
-        "t": f"t is 0, not {demo.STOP}",
-        "m": "m of the optimizer was lost",
-        "v": "v of the optimizer was lost",
-        "schedule": f"tick 0, not {demo.STOP}",
-        "order generator": "shuffled anew",
-        "position": "sample 0, not epoch",
-        "dropout generator": "dropout generator",
-        "seed (another one)": "shuffled anew",
-    }
-    causes = {outcome.left_out: outcome.verdict.cause for outcome in whole.outcomes}
-    assert [name for name, mark in marks.items() if mark not in causes[name]] == []
-    assert len(set(causes.values())) == len(LEFT_OUT)
-
-
 def test_the_run_stops_where_every_state_matters():
     """In the middle of an epoch, off the schedule's period, with a decay before the stop and another after it."""
     n, config = len(load_data("digits").labels), demo.CONFIG
@@ -148,10 +130,6 @@ def test_the_outcomes_are_bitwise_for_the_whole_and_apart_for_the_rest(whole):
     assert all([step for step, _, _ in outcome.curve] == steps for outcome in whole.outcomes)
     assert full.curve == whole.reference[demo.STOP :]
     assert [step for step, _, _ in whole.reference] == list(range(demo.STEPS + 1))
-
-
-def test_every_resume_is_told_of_before_it_begins(whole):
-    assert NOTED == [(done, len(whole.outcomes)) for done in range(len(whole.outcomes))]
 
 
 def test_json_says_what_the_table_says(whole, capsys, monkeypatch, tmp_path):
@@ -347,7 +325,7 @@ def test_a_figure_that_cannot_be_written_is_refused_before_the_experiment(whole,
     assert answer.out == ""  # found before the experiment
 
 
-@pytest.mark.parametrize("ending", ["svg", "png"])
+@pytest.mark.parametrize("ending", ["svg", pytest.param("png", marks=pytest.mark.campaign)])
 def test_the_figure_is_a_valid_file_and_the_same_each_time(whole, tmp_path, ending):
     from matplotlib.image import imread
 
@@ -418,9 +396,10 @@ def test_no_text_of_the_figure_lies_on_another(whole, tmp_path, monkeypatch):
     from numpy_ref.cli import figure
     from parity_tests.cli.drawings import crowded
 
-    close = with_fault(figure, "(high - low) / 18", "(high - low) / 40")
     assert crowded(lambda: figure.draw_demo(whole, tmp_path / "demo.svg"), monkeypatch) == []
-    assert crowded(lambda: close.draw_demo(whole, tmp_path / "demo.svg"), monkeypatch) != []
+    one_place = lambda axes, ends: [axes.annotate(name, (demo.STEPS, 1)) for name, _ in ends]  # noqa: E731
+    monkeypatch.setattr(figure, "_label_ends", one_place)
+    assert crowded(lambda: figure.draw_demo(whole, tmp_path / "demo.svg"), monkeypatch) != []
 
 
 def test_the_figure_of_the_readme_is_the_one_drawn_now_legible_on_light_and_dark(whole, tmp_path):

@@ -131,7 +131,7 @@ def test_a_signal_that_another_thread_receives_is_noted() -> None:
         thread.start()
         try:
             signal.pthread_kill(thread.ident or 0, signal.SIGUSR1)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while not interruption() and time.monotonic() < deadline:
                 thread.join(0.01)
             assert interruption.requested == signal.SIGUSR1
@@ -195,7 +195,7 @@ def test_the_second_signal_ends_a_call_that_never_returns_to_python(tmp_path: Pa
     with child(SECOND.format(send=endless), "SIGTERM", "SIGINT", cwd=tmp_path) as process:
         assert process.stdout.readline() == "True\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == -signal.SIGINT
+        assert process.wait(600) == -signal.SIGINT
 
 
 @contextlib.contextmanager
@@ -348,8 +348,14 @@ def faults_of_stopping(trial: Trial, data: Path, expected: str, *words: object) 
     return faults
 
 
-@pytest.mark.parametrize("impl", EACH)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("impl", "moment"),
+    [
+        pytest.param(each.values[0], moment, marks=[*each.marks, *([] if moment in here else [pytest.mark.campaign])])
+        for each, here in zip(EACH, ([CALL, UPDATE, EVALUATION, "replace"], [UPDATE]), strict=True)
+        for moment in MOMENTS
+    ],
+)
 def test_a_signal_at_any_moment_of_training_loses_nothing(
     data: Path, never_stopped: str, impl: Any, moment: str
 ) -> None:
@@ -512,12 +518,12 @@ def send(process: Any, number: signal.Signals) -> None:
 
 def ended(process: Any, again: signal.Signals | None) -> int:
     """The status of a process that ends; signals that come before the loop reads the first are one, so ask again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while again is not None and process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(1)
         process.send_signal(again)
-    return process.wait(60)
+    return process.wait(600)
 
 
 NUMPY, TORCH = EACH[0].values[0], EACH[1].values[0]
@@ -531,8 +537,8 @@ def with_torch(*values: Any) -> Any:
     ("impl", "moment", "number", "words"),
     [
         (NUMPY, UPDATE, signal.SIGTERM, []),
-        (NUMPY, EVALUATION, signal.SIGINT, []),
-        (NUMPY, "fsync", signal.SIGUSR1, []),
+        pytest.param(NUMPY, EVALUATION, signal.SIGINT, [], marks=pytest.mark.campaign),
+        pytest.param(NUMPY, "fsync", signal.SIGUSR1, [], marks=pytest.mark.campaign),
         (NUMPY, "write", signal.SIGTERM, ["--background"]),
         with_torch(TORCH, "fsync", signal.SIGTERM, []),
     ],
@@ -543,7 +549,7 @@ def test_a_process_that_is_asked_to_stop_saves_and_says_so_by_its_status(
     folder = tmp_path / "run"
     with met(impl, moment, 2, data, folder, *words) as process:
         send(process, number)
-        _, err = process.communicate(".", timeout=60)
+        _, err = process.communicate(".", timeout=600)
     step = step_at(moment, 2)
     stopped = stop_told(Answer(process.returncode, "", err))
     if words:  # training has gone on beside the save
@@ -559,11 +565,11 @@ def test_a_process_that_is_asked_to_stop_saves_and_says_so_by_its_status(
     ("impl", "moment", "words"),
     [
         (NUMPY, UPDATE, []),
-        (NUMPY, "write", []),
+        pytest.param(NUMPY, "write", [], marks=pytest.mark.campaign),
         (NUMPY, "replace", []),
-        (NUMPY, "fsync_directory", []),
+        pytest.param(NUMPY, "fsync_directory", [], marks=pytest.mark.campaign),
         (NUMPY, "fsync", ["--background"]),
-        with_torch(TORCH, "fsync", []),
+        pytest.param(TORCH, "fsync", [], marks=[*EACH[1].marks, pytest.mark.campaign]),
     ],
 )
 def test_a_second_signal_ends_the_process_at_once_and_damages_no_file(
@@ -595,7 +601,7 @@ def test_a_signal_before_there_is_anything_to_save_has_its_default_action(
     folder = tmp_path / "run"
     with met(NUMPY, LOADING, 1, data, folder) as process:
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     assert (process.returncode, err, folder.exists()) == (status, told, False)
 
 
@@ -619,6 +625,6 @@ def test_the_loop_that_the_module_shows_runs_a_command_to_its_end(
     words = [sys.executable, "-c", program, "numpy_ref", *place_of(NUMPY, UPDATE), 4, *words]
     command = LOOP.format(command=shlex.join(map(str, words)))
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr.count("interrupted by SIGTERM")) == ("x" * TOTAL, 2)
     assert final(tmp_path / "run") == never_stopped

@@ -4,7 +4,6 @@ A comment `# B16` names the report that a test comes from. What other files hold
 """
 
 import copy
-import json
 import random  # noqa: TID251 - its state is what some loops save
 import warnings
 from collections import Counter
@@ -25,7 +24,7 @@ from numpy_ref.proof import laws
 from numpy_ref.proof.boundary import row_for
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.rng import init_stream
-from numpy_ref.tree import flatten, map_leaves
+from numpy_ref.tree import map_leaves
 from parity_tests.commands import python
 from parity_tests.strategies import small_data
 
@@ -389,19 +388,6 @@ def test_a_generators_state_comes_back_whole_from_a_general_file_or_is_refused_a
         save_general(path, checkpoint | {"state": STATES[name]})
 
 
-def test_pythons_state_through_json_and_128_bits_through_an_array_do_not_come_back(tmp_path):  # B49 B53
-    with pytest.raises(TypeError):
-        random.Random(2).setstate(json.loads(json.dumps(STATES["python"])))
-    np.savez(tmp_path / "state.npz", state=np.array(STATES["PCG64"]["state"]["state"]))
-    with np.load(tmp_path / "state.npz") as file, pytest.raises(ValueError, match="allow_pickle=False"):
-        file["state"]
-    path = saved(numpy_ref, tmp_path / "run")
-    kept = flatten(numpy_ref.read_checkpoint(path).state.rng)
-    assert {leaf.dtype.name if isinstance(leaf, np.ndarray) else type(leaf).__name__ for leaf in kept.values()} == {
-        "uint32", "int",
-    }  # fmt: skip
-
-
 OTHER_DRAWS = {
     "normals": lambda g, n: g.standard_normal(n),
     "32 bits": lambda g, n: g.integers(0, 2**31, n, dtype=np.uint32),
@@ -417,23 +403,6 @@ def test_words_and_place_are_all_that_a_stream_of_ours_has_in_store(plan):  # B5
     for kind, size in plan:
         resumed = rng.generator_from(rng.stream_state(resumed))
         assert OTHER_DRAWS[kind](live, size).tobytes() == OTHER_DRAWS[kind](resumed, size).tobytes()
-
-
-def test_other_generators_have_a_number_in_store_that_their_large_state_does_not_hold():  # B52
-    pcg = np.random.Generator(np.random.PCG64(1))
-    OTHER_DRAWS["32 bits"](pcg, 3)
-    half = np.random.PCG64(0)
-    half.state = pcg.bit_generator.state | {"has_uint32": 0}
-    draws = [OTHER_DRAWS["32 bits"](g, 4).tolist() for g in (pcg, np.random.Generator(half))]
-    assert draws[0][1:] == draws[1][:3] != draws[0][:3]
-    legacy, dropped = np.random.RandomState(1), np.random.RandomState(0)
-    legacy.standard_normal(3)
-    dropped.set_state((*legacy.get_state()[:3], 0, 0.0))
-    assert legacy.standard_normal() != dropped.standard_normal()
-    stock = torch.Generator(device="cpu")
-    torch.randn(1, generator=stock)
-    with pytest.raises(ValueError, match="a normal number in store"):
-        port_rng.stream_state(stock)
 
 
 SIZES = (1, 7, 15, 16, 17, 31, 64, 1003)
@@ -467,35 +436,11 @@ def test_advancing_by_a_count_of_draws_lands_elsewhere(streams):  # B70
     assert streams.stream_state(live).pos != streams.stream_state(replayed).pos
 
 
-def test_stock_normals_depend_on_how_they_are_split_and_resume_alike_at_every_size():  # B154
-    def normals(*sizes, save=lambda g: g):
-        generator = port_rng.generator_from(init_stream(3, "order"))
-        parts = []
-        for size in sizes:
-            generator = save(generator)
-            parts += torch.randn(size, generator=generator).tolist()
-        return parts
-
-    def through_bytes(generator):
-        return torch.Generator(device="cpu").set_state(generator.get_state())
-
-    assert normals(16) != normals(8, 8)
-    for size in SIZES:
-        assert normals(size, size, save=through_bytes) == normals(size, size)
-
-
 @EACH
 def test_one_evaluation_more_after_a_resume_changes_nothing(tmp_path, impl):  # B56
     run = impl.resume_from_full_checkpoint(saved(impl, tmp_path / "run"), DATA)
     impl.evaluate(run, DATA)
     assert laws.compare_runs(moments(impl, trained(impl)), moments(impl, run)).holds
-
-
-def test_iterating_a_stock_loader_that_does_not_shuffle_moves_the_global_generator():  # B56
-    with global_generators_kept():
-        before = torch.get_rng_state()
-        list(DataLoader(TensorDataset(torch.zeros(4))))
-        assert not torch.equal(torch.get_rng_state(), before)
 
 
 # Data order and loader workers
@@ -838,19 +783,6 @@ def test_moments_of_another_type_than_their_weights_are_kept_by_a_general_file_a
     assert not heir.state[model[0].weight]["exp_avg_sq"].any()  # 1e-9 is nothing in half precision
 
 
-@EACH
-@pytest.mark.parametrize("part", ["model", "optimizer"])
-def test_a_state_in_half_precision_is_refused_by_name(impl, part):  # B95 P08
-    state = impl.snapshot(trained(impl))
-
-    def half(path, leaf):
-        narrow = path.startswith(f"{part}/") and isinstance(leaf, np.ndarray)
-        return leaf.astype(np.float16) if narrow else leaf
-
-    with pytest.raises(ValueError, match=rf"{part}/.*layer0\.weight: expected float32 .*, found float16"):
-        restored(impl, map_leaves(half, state))
-
-
 @contextmanager
 def default_dtype(dtype):
     before = torch.get_default_dtype()
@@ -1052,14 +984,3 @@ def test_restore_refuses_what_is_no_state_of_the_configuration_and_names_each_le
             restored(impl, state._replace(model=model))
     with pytest.raises(ValueError, match="restore: mode: expected 'train' or 'eval', found 'test'"):
         restored(impl, state._replace(mode="test"))
-
-
-@EACH
-def test_restore_takes_arrays_in_any_memory_order(impl):  # B100
-    state = impl.snapshot(trained(impl))
-
-    def reversed_in_memory(_, x):
-        return np.ascontiguousarray(x[::-1])[::-1] if isinstance(x, np.ndarray) and x.ndim else x
-
-    arranged = map_leaves(reversed_in_memory, state)
-    assert compare(state, impl.snapshot(restored(impl, arranged))).holds

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy_ref import config as config_module
 from numpy_ref.config import RunConfig, decode_config, describe_config, differing_fields, encode_config
 from parity_tests.strategies import run_configs
-from parity_tests.witnesses import with_fault
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
 FLOATS = [name for name, field in FIELDS.items() if field.type is float]
@@ -75,12 +74,6 @@ def test_a_value_of_another_type_is_refused_by_name_with_what_was_expected_and_f
 def test_no_field_takes_a_number_that_is_not_a_finite_float(name, value):
     with pytest.raises(ValueError, match=f"RunConfig: {name}: expected .*, found"):
         RunConfig(**{name: value})
-
-
-@pytest.mark.parametrize("name", [name for name in FLOATS if name not in BELOW_ONE])
-def test_the_error_about_an_infinite_value_says_that_a_finite_one_is_expected(name):
-    with pytest.raises(ValueError, match=f"{name}: expected .* < (1|3.4e\\+38 in float32), found"):
-        RunConfig(**{name: math.inf})
 
 
 def test_every_field_at_fault_is_named_at_once_in_the_fields_order():
@@ -202,19 +195,20 @@ def test_differing_fields_names_each_with_both_values(first, second):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "accepted"),
+    ("check", "accepted"),
     [
-        ("low < number < high", "low <= number < high", {"learning_rate": 2.0**-150}),
-        ("else low <= number < high", "else low <= number <= high", {"noise": config_module.FLOAT32_END}),
-        ("isinstance(value, bool) or not isinstance(value, (int", "not isinstance(value, (int", {"seed": True}),
-        ("if faults:", "if False:", {"batch_size": 0}),
-        ("if wrong_types:", "if False:", {"seed": None}),
+        ("_out_of_range", {"learning_rate": 2.0**-150}),
+        ("_out_of_range", {"noise": config_module.FLOAT32_END}),
+        ("_out_of_range", {"batch_size": 0}),
+        ("_plain", {"seed": True}),
     ],
 )
-def test_a_check_left_out_would_be_seen(old, new, accepted):
-    with_fault(config_module, old, new).RunConfig(**accepted)
+def test_a_check_left_out_would_be_seen(monkeypatch, check, accepted):
     with pytest.raises((ValueError, TypeError)):
         RunConfig(**accepted)
+    replaced = {"_out_of_range": lambda field, value: [], "_plain": lambda value, kind: value}
+    monkeypatch.setattr(config_module, check, replaced[check])
+    RunConfig(**accepted)
 
 
 def test_a_configuration_is_described_by_what_is_not_a_default():

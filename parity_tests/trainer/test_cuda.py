@@ -24,14 +24,13 @@ from numpy_ref.proof.equivalence import compare, digest, same_bits
 from parity_tests.arithmetic import corpus
 from parity_tests.commands import call
 from parity_tests.strategies import numbers, small_data
-from parity_tests.witnesses import with_fault
 
 torch = pytest.importorskip("torch", reason="torch is missing: the port cannot run on any device")
 import torch_port
 from parity_tests.proof import cuda_rows
 from parity_tests.trainer.elsewhere import DEVICE, Elsewhere, elsewhere
 from torch_port import data as data_module
-from torch_port import interop, model, optim, rng, train
+from torch_port import interop, model, optim, rng
 from torch_port import proof as measures
 from torch_port.arithmetic import operations as arithmetic
 from torch_port.arithmetic import rounding
@@ -240,20 +239,28 @@ def test_workers_of_a_run_on_the_device_change_nothing(device: Any) -> None:
 
 
 FAULTS = {
-    "loss on the default device": (train, "(), dtype=torch.float32, device=device", "(), dtype=torch.float32"),
-    "batches left on the CPU": (train, "model(x.to(device), masks)", "model(x, masks)"),
-    "held-out samples on the default device": (train, "torch.tensor(array, device=run.device)", "torch.tensor(array)"),
-    "moments on the default device": (optim, "state[key] = torch.zeros_like(p)", "state[key] = torch.zeros(p.shape)"),
-    "counts on the default device": (optim, 'dtype=torch.float64, device="cpu"', "dtype=torch.float64"),
-    "scalars of the CPU": (optim, "dtype=w.dtype, device=w.device", 'dtype=w.dtype, device="cpu"'),
-    "division by a plain number": (model, "torch.tensor(value, dtype=like.dtype, device=like.device)", "value"),
-    "rows of the default device": (model, "len(labels), device=labels.device", "len(labels)"),
-    "masks left on the CPU": (model, "(batch, h)).to(device)", "(batch, h))"),
-    "indices on the default device": (data_module, 'torch.tensor(indices, device="cpu")', "torch.tensor(indices)"),
-    "uniform draws on the default device": (rng, 'dtype=dtype, device="cpu")', "dtype=dtype)"),
-    "orders on the default device": (rng, 'randperm(n, generator=_on_cpu(generator), dtype=torch.int64, device="cpu")',
-                                     "randperm(n, generator=_on_cpu(generator), dtype=torch.int64)"),
-}  # fmt: skip
+    "batches left on the CPU": (
+        (model.MLP, "forward"),
+        lambda self, x, masks=(), real=model.MLP.forward: real(self, x.cpu(), masks),
+    ),
+    "scalars on the default device": (
+        (optim, "_scalars_like"),
+        lambda w: lambda value: torch.tensor(value, dtype=w.dtype),
+    ),
+    "division by a plain number": ((model, "_real"), lambda value, like: value),
+    "masks left on the CPU": (
+        (model, "draw_masks"),
+        lambda *given, device="cpu", real=model.draw_masks: real(*given),
+    ),
+    "uniform draws on the default device": (
+        (rng, "draw_uniform"),
+        lambda generator, shape, dtype=torch.float32: torch.rand(shape, generator=generator, dtype=dtype),
+    ),
+    "orders on the default device": (
+        (data_module, "draw_permutation"),
+        lambda generator, n: torch.randperm(n, generator=generator, dtype=torch.int64),
+    ),
+}
 
 
 @pytest.mark.parametrize("device", ["elsewhere"], indirect=True)
@@ -261,19 +268,9 @@ FAULTS = {
 def test_a_run_with_something_in_the_wrong_place_is_found(
     device: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, *FAULTS[fault])
+    place, wrong = FAULTS[fault]
+    monkeypatch.setattr(*place, wrong)
     assert fault_of_run(device, "adam") != ""
-
-
-def install(monkeypatch: pytest.MonkeyPatch, module: Any, old: str, new: str) -> None:
-    """Put a module with a fault in the place of the port's, wherever the others refer to it."""
-    mutant = with_fault(module, old, new)
-    for user in (data_module, model, optim, train):
-        for name, value in list(vars(user).items()):
-            if value is module:
-                monkeypatch.setattr(user, name, mutant)
-            elif getattr(value, "__module__", "") == module.__name__:
-                monkeypatch.setattr(user, name, getattr(mutant, name))
 
 
 # Native arithmetic, and runs that are handed over.

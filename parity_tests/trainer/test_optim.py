@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from numpy_ref import optim
@@ -15,7 +16,15 @@ from numpy_ref.proof.boundary import row_named
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.tree import flatten
 from parity_tests.oracles import same_bytes
-from parity_tests.witnesses import Single, floats, singles, with_fault
+from parity_tests.trainer import updates
+from parity_tests.trainer.updates import (
+    ADAM_MISTAKES,
+    ADAM_ROUNDINGS,
+    RATE_IN_THE_BUFFER,
+    SGD_MISTAKES,
+    plain_reference,
+)
+from parity_tests.witnesses import Single, floats, singles
 
 STEPS = 3
 ADAM = [
@@ -117,7 +126,7 @@ def widened(params):
     return {name: w.astype(np.float64) for name, w in params.items()}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("settings", ADAM, ids=name_of)
 def test_steps_equal_exact_rationals(settings, seed):
     params, gradients = weights_and_gradients(seed)
@@ -127,7 +136,7 @@ def test_steps_equal_exact_rationals(settings, seed):
         assert verdict.holds, verdict
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("settings", SGD, ids=name_of)
 def test_steps_of_sgd_equal_exact_rationals(settings, seed):
     params, gradients = weights_and_gradients(seed)
@@ -224,6 +233,7 @@ def awkward(seed, size=5, steps=STEPS):
 
 
 @pytest.mark.parametrize("settings", ADAM, ids=name_of)
+@hypothesis_settings(max_examples=hypothesis_settings().max_examples // 3)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_steps_are_the_formulas_rounded_once_an_operation(settings, seed):
     params, gradients = awkward(seed, size=2)
@@ -234,6 +244,7 @@ def test_steps_are_the_formulas_rounded_once_an_operation(settings, seed):
 
 
 @pytest.mark.parametrize("settings", SGD, ids=name_of)
+@hypothesis_settings(max_examples=hypothesis_settings().max_examples // 3)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_steps_of_sgd_are_the_formulas_rounded_once_an_operation(settings, seed):
     params, gradients = awkward(seed, size=2)
@@ -245,12 +256,12 @@ def test_steps_of_sgd_are_the_formulas_rounded_once_an_operation(settings, seed)
 
 def test_many_steps_and_a_long_vector_are_the_formulas_rounded_once_an_operation():
     settings = {"amsgrad": True, "decoupled": True, "weight_decay": 0.01, "learning_rate": 1e-3}
-    params, gradients = awkward(1, size=1003, steps=2)  # beyond the vector width
+    params, gradients = awkward(1, size=131, steps=2)  # beyond the vector width
     for ours, theirs in zip(
         run_adam(params, gradients, settings), rounded_adam(params, gradients, settings), strict=True
     ):
         assert compare(theirs, ours).holds
-    params, gradients = awkward(2, size=1, steps=300)  # powers of beta far beyond the first ones
+    params, gradients = awkward(2, size=1, steps=100)  # powers of beta far beyond the first ones
     found = run_adam(params, gradients, settings)[-1]
     assert compare(list(rounded_adam(params, gradients, settings))[-1], found).holds
 
@@ -261,70 +272,30 @@ def only_params(steps):
 
 
 PLAIN = {"amsgrad": False, "decoupled": False, "weight_decay": 0.0, "learning_rate": 0.1}
-LOOKING_AHEAD = {"momentum": 0.9, "dampening": 0.0, "nesterov": True, "weight_decay": 0.0, "learning_rate": 0.1}
 DAMPED = {"momentum": 0.9, "dampening": 0.25, "nesterov": False, "weight_decay": 0.0, "learning_rate": 0.1}
-ADAM_FAULTS = {
-    "no correction of m": (PLAIN, "real(correction1)", "real(1)"),
-    "no correction of v": (PLAIN, "real(correction2)", "real(1)"),
-    "t stands": (PLAIN, "AdamState(t, m", "AdamState(state.t, m"),
-    "t from zero": (PLAIN, "t = state.t + 1\n", "t = max(state.t, 1)\n"),
-    "no maximum": (
-        PLAIN | {"amsgrad": True, "beta2": 0.5},
-        "v = target\n            np.copyto(v, ",
-        "np.copyto(target, ",
-    ),
-    "eps in the root": (
-        PLAIN | {"eps": 1e-3},
-        "out=square))\n        root += real(eps)",
-        "out=square) + real(eps))",
-    ),
-    "coupled decay": (PLAIN | {"weight_decay": 0.1, "decoupled": True}, "if weight_decay and decoupled:", "if False:"),
-    "decay without the rate": (
-        PLAIN | {"weight_decay": 0.1, "decoupled": True},
-        "1 - learning_rate * weight_decay",
-        "1 - weight_decay",
-    ),
-    "decoupled decay": (PLAIN | {"weight_decay": 0.1}, "elif weight_decay:", "elif False:"),
-    "coefficient in float32": (PLAIN, "real(1 - beta1)", "(real(1) - real(beta1))"),
-    "square from the left": (
-        PLAIN | {"learning_rate": 1.0},
-        "square = np.multiply(g, g, out=change)\n        square *= real(1 - beta2)",
-        "square = real(1 - beta2) * g * g",
-    ),
-    "rate after the quotient": (
-        PLAIN,
-        "np.subtract(w, change, ",
-        "np.subtract(w, real(learning_rate) * (m / real(correction1) / root), ",
-    ),
-}
-SGD_FAULTS = {
-    "damped first step": (DAMPED, "g if state.t == 0 else ", ""),
-    "no dampening": (DAMPED, "real(1 - dampening) * g", "g"),
-    "t stands": (DAMPED, "SGDState(state.t + 1, *", "SGDState(state.t, *"),
-    "no look ahead": (LOOKING_AHEAD, "d = g + real(momentum) * new_b if nesterov else new_b", "d = new_b"),
-    "no decay": (DAMPED | {"weight_decay": 0.1}, "g = g + real(weight_decay) * w\n        d = g", "d = g"),
-    "rate in the buffer": (DAMPED, "real(1 - dampening) * g", "real(1 - dampening) * real(learning_rate) * g"),
-}
+PLAIN_SGD = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0, "learning_rate": 0.1}
+ADAM_FAULTS = ADAM_MISTAKES | ADAM_ROUNDINGS
+SGD_FAULTS = SGD_MISTAKES | {"rate in the buffer": (updates.DAMPED, {"buffer": RATE_IN_THE_BUFFER})}
 
 
-@pytest.mark.parametrize(("settings", "old", "new"), ADAM_FAULTS.values(), ids=ADAM_FAULTS)
-def test_a_fault_in_adam_is_told_apart_by_its_bits(settings, old, new):
+@pytest.mark.parametrize(("settings", "parts"), ADAM_FAULTS.values(), ids=ADAM_FAULTS)
+def test_a_fault_in_adam_is_told_apart_by_its_bits(settings, parts):
     params, gradients = weights_and_gradients(1)
+    settings = PLAIN | settings
     if settings["amsgrad"]:
         gradients[1:] = [{name: g / 8 for name, g in grads.items()} for grads in gradients[1:]]
-    expected = list(rounded_adam(params, gradients, settings))
-    assert compare(only_params(expected), only_params(run_adam(params, gradients, settings))).holds
-    found = run_adam(params, gradients, settings, impl=with_fault(optim, old, new))
-    assert not compare(only_params(expected), only_params(found)).holds
+    expected = only_params(rounded_adam(params, gradients, settings))
+    for impl, sound in ((optim, True), (plain_reference(), True), (plain_reference(adam_parts=parts), False)):
+        assert compare(expected, only_params(run_adam(params, gradients, settings, impl=impl))).holds == sound
 
 
-@pytest.mark.parametrize(("settings", "old", "new"), SGD_FAULTS.values(), ids=SGD_FAULTS)
-def test_a_fault_in_sgd_is_told_apart_by_its_bits(settings, old, new):
+@pytest.mark.parametrize(("settings", "parts"), SGD_FAULTS.values(), ids=SGD_FAULTS)
+def test_a_fault_in_sgd_is_told_apart_by_its_bits(settings, parts):
     params, gradients = weights_and_gradients(2)
-    expected = list(rounded_sgd(params, gradients, settings))
-    assert compare(only_params(expected), only_params(run_sgd(params, gradients, settings))).holds
-    found = run_sgd(params, gradients, settings, impl=with_fault(optim, old, new))
-    assert not compare(only_params(expected), only_params(found)).holds
+    settings = PLAIN_SGD | settings
+    expected = only_params(rounded_sgd(params, gradients, settings))
+    for impl, sound in ((optim, True), (plain_reference(), True), (plain_reference(sgd_parts=parts), False)):
+        assert compare(expected, only_params(run_sgd(params, gradients, settings, impl=impl))).holds == sound
 
 
 # State
@@ -447,14 +418,20 @@ def test_the_size_of_the_blocks_changes_no_bit(settings, block, monkeypatch):
 
 
 def test_an_element_that_the_blocks_leave_out_is_seen(monkeypatch):
-    faulty = with_fault(optim, "start + BLOCK)", "start + BLOCK - 1)")
-    params, (grads,) = weights_and_gradients(9, steps=1)
-    whole, _ = optim.adam_step(params, optim.init_adam(params), grads, REPRODUCIBLE, learning_rate=0.1)
+    real = optim._in_blocks
+
+    def leaving_out(rule, old, grads, in_place):
+        new = real(rule, old, grads, in_place)
+        for name, w in new[0].items():
+            w.flat[optim.BLOCK - 1 :: optim.BLOCK] = old[0][name].flat[optim.BLOCK - 1 :: optim.BLOCK]
+        return new
+
+    params, gradients = weights_and_gradients(9)
+    whole = digest(run_adam(params, gradients, PLAIN)[-1])
+    monkeypatch.setattr(optim, "_in_blocks", leaving_out)
     for block, some in ((1 << 15, False), (6, True), (5, True)):
-        monkeypatch.setattr(faulty, "BLOCK", block)
-        given = {name: w.copy() for name, w in params.items()}
-        faulty.adam_step(given, optim.init_adam(given), grads, REPRODUCIBLE, learning_rate=0.1, in_place=True)
-        assert (digest(given) != digest(whole)) == some
+        monkeypatch.setattr(optim, "BLOCK", block)
+        assert (digest(run_adam(params, gradients, PLAIN)[-1]) != whole) == some
 
 
 # Schedules
@@ -490,22 +467,20 @@ def test_the_step_schedule_is_torchs_step_lr(learning_rate, step_size, gamma):
     assert found == torch_rates(50, learning_rate, step_size, gamma)  # every bit: rates are never NaN or zero
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("rate = rate * gamma", "rate = learning_rate * gamma ** (tick // step_size)"),
-        ("tick % step_size == 0", "state.tick % step_size == 0"),
-        ("tick % step_size == 0", "tick % (step_size + 1) == 0"),
-        ("return ScheduleState(tick, rate)", "return ScheduleState(0, rate)"),
-    ],
-)
-def test_another_step_schedule_is_told_apart(old, new):
-    mutant = with_fault(optim, old, new)
-    state, found = mutant.init_schedule("step", learning_rate=0.1), [0.1]
-    for _ in range(50):
-        state = mutant.schedule_step(state, "step", learning_rate=0.1, step_size=3, gamma=0.7)
-        found.append(state.rate)
-    assert found != torch_rates(50, 0.1, 3, 0.7)
+STEP_FAULTS = {  # of the rate, from the tick, the rate before and the settings
+    "closed form": lambda tick, rate, start, size, gamma: start * gamma ** (tick // size),
+    "a tick late": lambda tick, rate, start, size, gamma: rate if (tick - 1) % size else rate * gamma,
+    "another period": lambda tick, rate, start, size, gamma: rate if tick % (size + 1) else rate * gamma,
+    "tick lost": lambda tick, rate, start, size, gamma: rate,
+}
+
+
+@pytest.mark.parametrize("name", STEP_FAULTS)
+def test_another_step_schedule_is_told_apart(name):
+    found = [0.1]
+    for tick in range(1, 51):
+        found.append(STEP_FAULTS[name](tick, found[-1], 0.1, 3, 0.7))
+    assert found != torch_rates(50, 0.1, 3, 0.7) == rates("step", 50, learning_rate=0.1, step_size=3, gamma=0.7)
 
 
 def once(q):
@@ -551,20 +526,20 @@ def test_warmup_cosine_is_its_formula_rounded_once_an_operation(drawn):
     assert (np.array(found[:total_steps]) > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("learning_rate * (tick + 1) / warmup_steps", "learning_rate * tick / warmup_steps"),
-        ("learning_rate * (tick + 1) / warmup_steps", "learning_rate * ((tick + 1) / warmup_steps)"),
-        ("length = total_steps - warmup_steps", "length = total_steps"),
-        ("min(tick - warmup_steps, length)", "(tick - warmup_steps) % length"),
-    ],
-)
-def test_another_warmup_cosine_is_told_apart(old, new):
-    mutant = with_fault(optim, old, new)
-    settings = {"learning_rate": 0.1, "warmup_steps": 6, "total_steps": 20}
-    found = rates("warmup_cosine", 25, impl=mutant, **settings)
-    assert found != [warmup_cosine(tick, 0.1, 6, 20) for tick in range(26)]
+COSINE_FAULTS = {  # of the rates, from the tick, the rate and both ends
+    "from zero": lambda tick, rate, warm, end: warmup_cosine(tick - 1, rate, warm, end) if 0 < tick < warm else None,
+    "quotient first": lambda tick, rate, warm, end: rate * ((tick + 1) / warm) if tick < warm else None,
+    "longer": lambda tick, rate, warm, end: warmup_cosine(tick, rate, warm, end + warm) if tick >= warm else None,
+    "for ever": lambda tick, rate, warm, end: rate if tick == end else None,
+}
+
+
+@pytest.mark.parametrize("name", COSINE_FAULTS)
+def test_another_warmup_cosine_is_told_apart(name):
+    expected = rates("warmup_cosine", 25, learning_rate=0.1, warmup_steps=6, total_steps=20)
+    wrong = [COSINE_FAULTS[name](tick, 0.1, 6, 20) for tick in range(26)]
+    found = [right if rate is None else rate for rate, right in zip(wrong, expected, strict=True)]
+    assert found != [warmup_cosine(tick, 0.1, 6, 20) for tick in range(26)] == expected
 
 
 @given(st.floats(1e-5, 10), st.integers(1, 20))

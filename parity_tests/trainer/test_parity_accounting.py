@@ -1,19 +1,19 @@
 """What the port is measured to hold and do is what shapes say and named causes; GPT-2 is counted without its memory."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import numpy_ref
 from numpy_ref import accounting as reference
-from numpy_ref.accounting import GPT2, Transformer, account_rows, account_run, gpt2_rows, run_rows
+from numpy_ref.accounting import GPT2, Transformer, account_rows, account_run, gpt2_rows
 from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from parity_tests.trainer.test_accounting import WIDE, WIDE_CONFIG, transformers, unexplained, variants
-from parity_tests.witnesses import with_fault
 
 torch = pytest.importorskip("torch", reason="torch is missing: nothing of the port can be measured")
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -28,6 +28,7 @@ DIGITS = numpy_ref.load_data("digits")
 SMALL = Transformer(layers=2, heads=3, width=21, context=7, vocabulary=64)
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(variants())
 @example((WIDE_CONFIG, WIDE))
 @example((replace(WIDE_CONFIG, precision="bfloat16"), WIDE))
@@ -70,6 +71,7 @@ def test_native_steps_are_counted_since_reproducible_products_may_be_made_of_sev
 # GPT-2
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(transformers, st.sampled_from(PRECISIONS), st.booleans())
 @example(GPT2, "float32", False)
 @example(GPT2, "bfloat16", True)
@@ -115,56 +117,31 @@ def test_the_table_of_the_port_is_measured_and_explained_throughout() -> None:
     assert {(row.model, row.term) for row in rows if row.measured is None} == {("GPT-2", "checkpoint file")}
 
 
-# Mutants
+# Mutants: a number that is measured otherwise
 
 
-def run_law(impl: Any) -> None:
-    run = replace(WIDE_CONFIG, hidden=(7, 5))
-    for config in (run, replace(run, precision="float16"), replace(run, recompute_segments=2)):
-        assert all(row.explained for row in run_rows(impl, config, WIDE))
+def measured_otherwise(field: str) -> Any:
+    """The port, with one of its measured numbers off by four."""
+
+    def off(measured: Any) -> Any:
+        return measured._replace(**{field: getattr(measured, field) + 4})
+
+    return SimpleNamespace(
+        measure=lambda *given: off(port.measure(*given)),
+        measure_gpt2=lambda *given, **more: off(port.measure_gpt2(*given, **more)),
+        differences=port.differences,
+        gpt2_differences=getattr(port, "gpt2_differences", None),
+    )
 
 
-def precision_law(impl: Any) -> None:
-    with pytest.raises(ValueError, match="precision"):
-        impl.measure_gpt2(SMALL, precision="float64")
-
-
-def native_law(impl: Any) -> None:
-    assert impl.measure(RunConfig(), DIGITS).step_flops == account_run(RunConfig(), DIGITS).step_flops
-
-
-def gpt2_law(impl: Any) -> None:
-    for settings in ({}, {"precision": "bfloat16"}, {"recompute": True}, {"precision": "bfloat16", "recompute": True}):
-        assert all(row.explained is not False for row in gpt2_rows(impl, SMALL, **settings))
-
-
-FAULTS = [
-    ("parameters taken for activations", run_law, "if _address(saved) not in own:", "if True:"),
-    ("a view in place of its storage", gpt2_law, "saved.untyped_storage().nbytes()", "saved.nbytes"),
-    ("a storage counted at each use", gpt2_law, "sizes[_address(saved)] =", "sizes[len(held)] ="),
-    ("masks out of sight", run_law, "kept |= {_address(mask): mask.nbytes for mask in masks}", "pass"),
-    ("recomputation ignored", run_law, "logits = run.model(x, masks, segments=config.recompute_segments)",
-     "logits = run.model(x, masks)"),
-    ("reproducible products", native_law, 'arithmetic="native", evaluate_every=2', "evaluate_every=2"),
-    ("evaluation counted", run_law, 'evaluate_every=2', "evaluate_every=1"),
-    ("elements taken for bytes", run_law, "tensor.numel() * tensor.element_size()", "tensor.numel()"),
-    ("counts of steps forgotten", run_law, '{"counts of steps": STEP_BYTES * tensors}', "{}"),
-    ("copies of weights forgotten", run_law, "2 * sum(a * b", "0 * sum(a * b"),
-    ("scores not masked", gpt2_law, ".masked_fill(future, -math.inf)", ""),
-    ("no second residual sum", gpt2_law, "return x + _linear(functional", "return _linear(functional"),
-    ("softmax in the precision of products", gpt2_law, "k.transpose(1, 2)).float()", "k.transpose(1, 2))"),
-    ("a head of its own", gpt2_law, '_normalised(x, weights["norm"]), weights["wte"]',
-     '_normalised(x, weights["norm"]), weights["wte"].clone()'),
-    ("any type let through", precision_law, 'check_precision("measure_gpt2", precision)', "pass"),
-    ("early stop forgotten", gpt2_law, "[-1].flops if recompute else 0", "[-1].flops * 0"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "law", "old", "new"), FAULTS, ids=[name for name, *_ in FAULTS])
-def test_a_fault_is_caught(name: str, law: Any, old: str, new: str) -> None:
-    law(port)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        law(with_fault(port, old, new))
+@pytest.mark.parametrize(
+    "field", ["parameters", "gradients", "activations", "optimizer", "forward_flops", "step_flops"]
+)
+def test_a_number_that_is_off_is_not_explained(field: str) -> None:
+    config, impl = replace(WIDE_CONFIG, hidden=(7, 5)), measured_otherwise(field)
+    assert unexplained(config, WIDE, port) == []
+    assert unexplained(config, WIDE, impl) != []
+    assert any(row.explained is False for row in gpt2_rows(impl, SMALL))
 
 
 # CUDA

@@ -16,6 +16,7 @@ from numpy_ref.proof import laws
 from numpy_ref.proof.equivalence import compare, digest, same_bits
 from numpy_ref.tree import flatten
 from parity_tests.strategies import run_configs, small_data
+from parity_tests.trainer.updates import ADAM_FUSED, plain_port
 
 torch = pytest.importorskip("torch", reason="torch is missing: the port cannot be run")
 import torch_port
@@ -35,10 +36,14 @@ def followed(config, data, steps, impl=torch_port):
     return list(laws.follow(impl, impl.init_run(config, data), data, steps))
 
 
+FEW = settings(max_examples=settings().max_examples // 3)  # whole runs of both packages
+
+
 def parity(config, data, steps):
     return laws.compare_runs(followed(config, data, steps, numpy_ref), followed(config, data, steps))
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.integers(0, 9))
 @example((CONFIG, DATA), 12)
 @example((WIDE, WIDE_DATA), 4)
@@ -48,6 +53,7 @@ def test_every_state_and_record_is_the_references(case, steps):
     assert verdict.holds, verdict
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.lists(st.integers(0, 4), min_size=2, max_size=4))
 def test_a_run_handed_from_package_to_package_equals_one_that_never_left(tmp_path_factory, case, parts):
     config, data = case
@@ -304,6 +310,7 @@ def test_a_refused_argument_leaves_the_run_as_it_was(data, n):
     assert torch_port.train_n_steps(run, DATA, 1).step == 1
 
 
+@FEW
 @given(run_configs(), st.integers(0, 4))
 def test_a_snapshot_and_what_was_restored_from_do_not_change_when_training_goes_on(case, steps):
     config, data = case
@@ -326,6 +333,7 @@ def test_a_snapshot_without_copies_would_follow_the_run(monkeypatch):
     assert digest(kept) != before
 
 
+@FEW
 @given(run_configs(), st.integers(1, 4))
 def test_no_global_generator_moves_and_no_default_type_matters(case, steps):
     config, data = case
@@ -354,6 +362,7 @@ def test_a_run_is_data_and_live_objects_of_torchs_own_kinds():
 # Mode
 
 
+@FEW
 @given(run_configs(arithmetic="reproducible"), st.integers(0, 3), st.integers(1, 3))
 def test_mode_eval_is_part_of_the_state_and_trains_as_the_references(case, before, steps):
     config, data = case
@@ -411,11 +420,9 @@ def test_a_port_with_one_stock_operation_is_told_apart(monkeypatch, name):
         assert not parity(WIDE, WIDE_DATA, 6).holds
 
 
-@pytest.mark.parametrize("fault", ["addcmul", "lerp", "add with alpha"])
+@pytest.mark.parametrize("fault", ADAM_FUSED)
 def test_a_port_whose_optimizer_fuses_is_told_apart(monkeypatch, fault):
-    from parity_tests.trainer.test_parity_optim import ADAM_FAULTS, with_fault
-
-    monkeypatch.setattr(train, "optim", with_fault(optim, *ADAM_FAULTS[fault]))
+    monkeypatch.setattr(train, "optim", plain_port(optim, ADAM_FUSED[fault]))
     if parity(WIDE, WIDE_DATA, 6).holds:
         assert torch.backends.cpu.get_cpu_capability() == "DEFAULT", "this processor's kernels fuse"
         pytest.skip(f"{fault}: not exercised, these kernels do not fuse")

@@ -113,33 +113,6 @@ def at_one_point(generator, twin):
     return same_state(stream_state(generator), torch_point(twin))
 
 
-@given(seeds, names, words_drawn, sizes)
-def test_uniform_float32_equals_torch_rand(seed, name, drawn, size):
-    assert uniform_law(draw_uniform, started(seed, name, drawn), size)
-
-
-@given(seeds, names, words_drawn, sizes)
-def test_uniform_float64_equals_torch_rand(seed, name, drawn, size):
-    assert wide_uniform_law(draw_uniform, started(seed, name, drawn), size)
-
-
-@given(seeds, names, words_drawn, sizes)
-def test_permutation_equals_torch_randperm(seed, name, drawn, size):
-    assert permutation_law(draw_permutation, started(seed, name, drawn), size)
-
-
-@given(seeds, names, words_drawn, sizes, highs)
-@example(0, "order", 1, 64, 2**28 - 1)
-@example(0, "order", 1, 64, 2**28)
-def test_integers_equal_torch_randint(seed, name, drawn, size, high):
-    assert integers_law(draw_integers, started(seed, name, drawn), size, high)
-
-
-@given(seeds, names, words_drawn, sizes, probabilities)
-def test_bernoulli_equals_torch_rand_below_p_and_torch_bernoulli(seed, name, drawn, size, p):
-    assert bernoulli_law(draw_bernoulli, started(seed, name, drawn), p, size)
-
-
 @given(seeds, words_drawn, st.lists(st.integers(0, 4), max_size=3))
 def test_shapes_are_filled_in_c_order_as_torch_does(seed, drawn, shape):
     generator = started(seed, "weights", drawn)
@@ -179,11 +152,6 @@ def definition_law(draw, state, n):
     expected = swaps_one_by_one(theirs, n)
     alike = order.dtype == expected.dtype and order.tolist() == expected.tolist()
     return alike and same_state(stream_state(ours), stream_state(theirs))
-
-
-@given(seeds, names, words_drawn, sizes | st.integers(0, 3000))
-def test_permutation_equals_the_swaps_one_by_one(seed, name, drawn, size):
-    assert definition_law(draw_permutation, stream_state(started(seed, name, drawn)), size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 623, 624, 625, 10_000, 65_535, 65_536, 65_537, 100_000])
@@ -750,10 +718,6 @@ def test_noise_does_not_depend_on_order_split_or_workers():
     assert split_law(draw_noise)
 
 
-def test_noise_begins_alike_for_every_length():
-    assert draw_noise(1, 1, [4], 3).tolist() == draw_noise(1, 1, [4], 50)[:, :3].tolist()
-
-
 def varied_law(draw):
     """Noise differs between any two of: seeds that agree in 32 bits, epochs, samples that agree in 32 bits."""
     cases = [(s, e, i) for s in (1, 2**40 + 1, 2**32) for e in (0, 1) for i in (0, 1, 2**32, 2**32 + 1)]
@@ -824,6 +788,8 @@ def test_nothing_here_touches_numpys_global_generator():
 
 
 @given(seeds, names, words_drawn, sizes, highs, probabilities)
+@example(0, "order", 1, 64, 2**28 - 1, 0.5)
+@example(0, "order", 1, 64, 2**28, 0.5)
 def test_every_draw_is_torchs_at_any_place_of_a_stream(seed, name, drawn, size, high, p):
     assert uniform_law(draw_uniform, started(seed, name, drawn), size)
     assert wide_uniform_law(draw_uniform, started(seed, name, drawn), size)
