@@ -30,14 +30,6 @@ Path = str | PathLike[str]
 def save_checkpoint(path: Path, run: Run) -> None:
     """Write a full checkpoint, whole or not at all; it is on disk when this returns.
 
-    Args:
-        path: the file; replaced if it is there.
-        run: left as it is.
-
-    Raises:
-        ValueError: the state could not be loaded again; see `numpy_ref.save_checkpoint`.
-        OSError: it could not be written; what stood under the name before still does.
-
     Resume:
         `resume_from_full_checkpoint` of either package on this file goes on as if the run had never stopped.
 
@@ -58,13 +50,6 @@ def save_checkpoint(path: Path, run: Run) -> None:
 def save_weights(path: Path, run: Run) -> None:
     """Write a checkpoint of the kind "weights": the model alone, for another run.
 
-    Args:
-        path: the file; what stands there is replaced once the new one is whole and on the disk.
-        run: left as it is.
-
-    Raises:
-        OSError: as for `save_checkpoint`.
-
     Example:
         >>> import tempfile
         >>> from numpy_ref.data import load_data
@@ -80,14 +65,6 @@ def save_weights(path: Path, run: Run) -> None:
 
 def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig | None = None) -> Run:
     """Continue a run as if it had never stopped, on torch's default device; its configuration comes from the file.
-
-    Args:
-        path: a full checkpoint, written by either package.
-        data: the data set the run was started on.
-        expect: refuse the file if its configuration is another one.
-
-    Returns:
-        The run, at the step at which it was saved.
 
     Raises:
         CheckpointError: see `numpy_ref.resume_from_full_checkpoint`.
@@ -110,14 +87,6 @@ def resume_from_full_checkpoint(path: Path, data: Dataset, *, expect: RunConfig 
 
 def resume_from_weights_only(path: Path, data: Dataset, config: RunConfig) -> Run:
     """Start a new run from the weights in a file: everything else is fresh. Not a continuation, and not meant as one.
-
-    Args:
-        path: a checkpoint of either kind; only its model is used, batch normalisation's statistics included.
-        data: the data set of the new run.
-        config: its configuration; the file's own does not matter.
-
-    Returns:
-        A run at step 0 with a new id.
 
     Raises:
         CheckpointError: see `numpy_ref.resume_from_weights_only`.

@@ -218,13 +218,6 @@ def init_model(generator: torch.Generator, inputs: int, hidden: Sequence[int], c
 
     w = (2 u - 1) bound, u uniform in [0, 1) with 24 bits
 
-    Args:
-        generator: the stream of initial weights; advanced.
-        inputs: D.
-        hidden: the H of each hidden layer.
-        classes: C.
-        settings: of `MLP`.
-
     Returns:
         The module, on torch's default device, in training mode.
 
@@ -248,9 +241,6 @@ def draw_masks(
     """Which hidden units stay, one bool tensor (B, H) a hidden layer; no draw and no mask without dropout.
 
     The draws are made on the CPU, wherever the model lives, so that every device drops the same units.
-
-    Resume:
-        If the generator's state is lost, other units are dropped from the first step on.
     """
     return [draw_bernoulli(generator, 1 - dropout, (batch, h)).to(device) for h in hidden] if dropout else []
 
@@ -260,12 +250,6 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ops: Arithmetic, *
 
         s = logits - max of the row;  e = exp(s);  p = e / sum of the row of e
         loss = sum(log(sum e) - s[label]) / count            gradient = (p - [label]) / count
-
-    Args:
-        logits: (B, C).
-        labels: (B,), whole numbers in 0..C-1.
-        ops: the arithmetic.
-        count: samples that the step's loss is a mean of; B, or more with accumulation.
 
     Returns:
         The loss, 0-dimensional.

@@ -32,12 +32,7 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     Returns:
         (n, 4) uint32, one row for each counter, on the counters' device.
 
-    Raises:
-        ValueError: A shape or a type is another.
-
     Mirror: bitwise.
-
-    Source: Salmon, Moraes, Dror, Shaw 2011, section 3.3; the known answers of the authors' Random123 library.
 
     Example:
         >>> words = philox(torch.zeros((1, 4), dtype=torch.uint32), torch.zeros(2, dtype=torch.uint32))
@@ -66,24 +61,11 @@ def draw_noise(seed: int, epoch: int, indices: torch.Tensor | npt.ArrayLike, n: 
     counter = (block, epoch, index mod 2**32, index div 2**32)     block 0, 1, ...: four numbers each
     number  = (word div 2**8) * 2**-24
 
-    Args:
-        seed: 0 <= seed < 2**64.
-        epoch: 0 <= epoch < 2**32.
-        indices: (B,) integers, each at least 0: the samples, in any order, repeats allowed.
-        n: numbers for each sample, 0 <= n <= 2**34.
-
     Returns:
         (B, n) float32, on the device of the indices when these are a tensor, otherwise on the CPU. A row depends on its
         own index only, and begins in the same way for every `n`.
 
-    Raises:
-        ValueError: An argument is out of range, or the indices are not a list of integers.
-
-    Resume: there is no state to lose; any worker, worker count, split or resume point gives the same rows.
-
     Mirror: bitwise, on every device.
-
-    Source: Salmon, Moraes, Dror, Shaw 2011.
 
     Example:
         >>> draw_noise(42, 0, [5, 3], 2)

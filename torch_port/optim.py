@@ -301,23 +301,11 @@ def unscale_gradients(gradients: Gradients, scale: float) -> Gradients:
         inverse = 1 / scale        formed in float64, rounded to float32
         g = g inverse              rounded to the gradient's own type; of 16 bits once, through float32
 
-    Args:
-        gradients: tensors of any shapes, in a list or by name; left as they are.
-        scale: of the state, >= 0.
-
     Returns:
         New tensors of the same shapes, types and devices.
 
-    Raises:
-        ValueError: a scale that is negative, infinite or NaN.
-        TypeError: a single tensor, or tensors of other types than floats.
-
     Mirror:
         Bitwise `numpy_ref.optim.unscale_gradients`.
-
-    Source:
-        `torch.amp.GradScaler.unscale_`: multiplied, not divided, which differs unless the scale is a power of two. It
-        refuses gradients in float16: weights that are trained with a scale are to be float32.
 
     Example:
         >>> unscale_gradients([torch.tensor([1024.0, 2048.0])], 1024.0)

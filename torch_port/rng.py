@@ -51,17 +51,8 @@ _LOW_32 = 0xFFFFFFFF
 def generator_from(state: StreamState) -> torch.Generator:
     """Make a live generator that continues a stream; drawing from it leaves `state` as it is.
 
-    Args:
-        state: a stream at rest.
-
     Returns:
         A generator on the CPU with its own copy of the words. Its `initial_seed()` means nothing.
-
-    Raises:
-        ValueError: The key is not (624,) uint32, the position is not an integer in 1..624, or the state is the all-zero
-            one, which hands out zeros for ever.
-
-    Resume: a failure here is a failure to resume; going on with a fresh generator would be another experiment.
 
     Mirror: bitwise, every later draw is the same.
 
@@ -83,9 +74,6 @@ def stream_state(generator: torch.Generator) -> StreamState:
 
     Args:
         generator: a generator on the CPU.
-
-    Returns:
-        The stream at rest, sharing no memory with the generator.
 
     Raises:
         TypeError: It is no generator, or on another device.
@@ -154,14 +142,6 @@ def draw_uniform(
     float32: (word mod 2**24) * 2**-24
     float64: ((first word * 2**32 + second word) mod 2**53) * 2**-53
 
-    Args:
-        generator: a generator on the CPU; it advances by one word a number, two for float64.
-        shape: a size, or one size for each axis.
-        dtype: float32 or float64.
-
-    Returns:
-        A tensor of that shape and type, filled in C order. Every value is exact.
-
     Raises:
         TypeError: It is no generator, or on another device.
         ValueError: The shape or the type is none of these.
@@ -182,20 +162,11 @@ def draw_permutation(generator: torch.Generator, n: int) -> torch.Tensor:
 
     for i = 0 .. n-2:  swap order[i] with order[i + word mod (n - i)]
 
-    Args:
-        generator: a generator on the CPU; it advances by n - 1 words (none for n = 0).
-        n: 0 <= n < 214748364. From there on torch has another algorithm.
-
-    Returns:
-        (n,) int64.
-
     Raises:
         TypeError: It is no generator, or on another device.
         ValueError: `n` is out of range.
 
     Mirror: bitwise.
-
-    Source: Fisher and Yates 1938; Durstenfeld 1964.
 
     Example:
         >>> draw_permutation(generator_from(init_stream(42, "order")), 6)
@@ -210,14 +181,6 @@ def draw_integers(generator: torch.Generator, shape: int | Sequence[int], high: 
 
     high < 2**28:  word mod high
     otherwise:     (first word * 2**32 + second word) mod high
-
-    Args:
-        generator: a generator on the CPU; it advances by one word a number, two from `high` = 2**28 on.
-        shape: a size, or one size for each axis.
-        high: 1 <= high < 2**63.
-
-    Returns:
-        An int64 tensor of that shape, filled in C order.
 
     Raises:
         TypeError: It is no generator, or on another device.
@@ -239,14 +202,6 @@ def draw_bernoulli(generator: torch.Generator, p: float, shape: int | Sequence[i
     """Draw booleans that are true with probability `p`.
 
     p, rounded to float32;  uniform float32 < p
-
-    Args:
-        generator: a generator on the CPU; it advances by one word a boolean, whatever `p` is.
-        p: 0 <= p <= 1.
-        shape: a size, or one size for each axis.
-
-    Returns:
-        A boolean tensor of that shape, filled in C order.
 
     Raises:
         TypeError: It is no generator, or on another device.

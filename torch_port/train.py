@@ -127,29 +127,12 @@ class Run:
 
 
 def init_state(config: RunConfig, inputs: int, classes: int) -> RunState:
-    """The state before the first step, a function of the configuration and the model's ends alone.
-
-    Args:
-        config: the settings.
-        inputs: D.
-        classes: C.
-    """
+    """The state before the first step, a function of the configuration and the model's ends alone."""
     return snapshot(_fresh(config, inputs, classes, "", ""))
 
 
 def init_run(config: RunConfig, data: Dataset) -> Run:
     """Start a run, on torch's default device.
-
-    Args:
-        config: the settings.
-        data: the data set it will train on; the run remembers its fingerprint.
-
-    Returns:
-        A run at step 0.
-
-    Raises:
-        ValueError: batch normalisation would meet a batch of one sample.
-        FloatingPointError: reproducible arithmetic on a processor that flushes subnormal numbers to zero.
 
     Example:
         >>> from numpy_ref.data import load_data
@@ -163,10 +146,6 @@ def init_run(config: RunConfig, data: Dataset) -> Run:
 
 def snapshot(run: Run, *, into: RunState | None = None) -> RunState:
     """The run's state as NumPy arrays, independent of it: what a checkpoint holds and a comparison compares.
-
-    Args:
-        run: left as it is.
-        into: an earlier snapshot that is no longer needed, whose arrays are used again.
 
     Raises:
         TypeError: it is no run of this package.
@@ -219,16 +198,6 @@ def live_state(run: Run) -> RunState:
 
 def restore(config: RunConfig, state: RunState, *, run_id: str, fingerprint: str) -> Run:
     """A run that goes on from a state, which it copies, on torch's default device; the inverse of `snapshot`.
-
-    Args:
-        config: the settings that the state was made with.
-        state: every leaf, as `snapshot` gives it; left as it is.
-        run_id: of the run that goes on.
-        fingerprint: of its data set.
-
-    Raises:
-        ValueError: a leaf is missing, of another shape or type than the configuration asks for, or not expected; or the
-            mode is neither "train" nor "eval".
 
     Example:
         >>> from numpy_ref import RunConfig, load_data
@@ -285,15 +254,6 @@ def train_n_steps(
         on_step: called after each step with its record.
         stop: asked before each step; once it says so, no further one is made.
 
-    Returns:
-        The run n steps later, or where it was stopped: in either case after a completed step.
-
-    Raises:
-        TypeError: it is no run of this package.
-        ValueError: `n` is no whole number >= 0, or the data set is another one.
-        FloatingPointError: reproducible arithmetic, and subnormal numbers are flushed to zero.
-        RuntimeError: the run has been advanced before.
-
     Mirror:
         `numpy_ref.train_n_steps`, the same bits under reproducible arithmetic.
 
@@ -343,16 +303,6 @@ def train_n_steps(
 
 def evaluate(run: Run, data: Dataset) -> Evaluation:
     """Loss and accuracy on the held-out samples; draws nothing, changes nothing, and leaves the mode as it is.
-
-    Args:
-        run: left as it is.
-        data: the data set the run was started on.
-
-    Returns:
-        The mean cross-entropy in nats, and the share that is classified rightly, from 0 to 1.
-
-    Raises:
-        ValueError: the data set is another one than the run's.
 
     Example:
         >>> from numpy_ref.data import load_data

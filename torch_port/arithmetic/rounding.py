@@ -41,15 +41,8 @@ def round_to(x: Tensor, kind: str) -> Tensor:
 
         bits = bits + 0x7FFF + (bit 16 of bits);  the low 16 bits are cut off
 
-    Args:
-        x: float64 or float32; NaN stays NaN, what rounds past the range becomes infinite.
-        kind: "float16", "bfloat16", "float32" or "float64".
-
     Returns:
         A new tensor of the format's type, on the same device.
-
-    Raises:
-        TypeError: `x` is no such tensor, or `kind` no such format.
 
     Example:
         >>> round_to(torch.tensor([1 + 2**-8, 1 + 2**-8 + 2**-40, 3.4e38], dtype=torch.float64), "bfloat16")
