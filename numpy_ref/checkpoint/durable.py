@@ -3,8 +3,6 @@
 The order is the whole of it. `flush` moves Python's buffer to the kernel, `fsync` moves the kernel's to the disk; only
 then may the name change, or a crash can leave the new name on an empty file. The rename is itself a write, into the
 directory, so the directory is synchronised last; before that, a crash can bring the old file back.
-
-Long, for the order of the steps, what is left when each fails, and what clears that away are one argument.
 """
 
 import errno

@@ -2,8 +2,6 @@
 
 What loads or saves a run takes the implementation as its first argument, as the laws do. There is no link to the latest
 checkpoint, which could dangle: the newest is found by reading headers.
-
-Long, for what is found there, what is resumed, what stays and what is written are decisions about the same files.
 """
 
 import os

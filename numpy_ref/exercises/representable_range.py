@@ -7,6 +7,7 @@ import numpy as np
 
 from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, law
 from numpy_ref.proof.equivalence import same_bits
+from numpy_ref.types import Array
 
 
 class Format(NamedTuple):
@@ -28,7 +29,6 @@ STORED: dict[str, Any] = {"float16": np.float16, "bfloat16": np.float32, "float3
 SHORT = ("float16", "bfloat16")
 NAN_LOST = "NaN became something else: rounding its bits can carry out of them, so put NaN aside before"
 
-Array = np.ndarray[Any, Any]
 Rule = Callable[[Array], Array]  # from numbers of last places to whole numbers of them
 
 

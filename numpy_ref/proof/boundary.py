@@ -11,8 +11,6 @@ operation is off by at most U times its result, and a sum of n products, in any 
 times the sum of their sizes (Higham 2002, section 3.1); factors 1 + n U are left out. So a bound takes every rounding
 at its largest and all of one sign, where real ones are smaller and cancel. Where a machine may use less than a
 hundredth of an allowance, the row names in `loose` the term that is to blame.
-
-Long, for it is one table, which is read as a whole, with the derivations of its allowances above it.
 """
 
 from collections.abc import Mapping

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_ref.tree import flatten
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 class Tolerance(NamedTuple):

@@ -20,8 +20,7 @@ from numpy_ref.optim import AdamState, ScalerState
 from numpy_ref.proof.equivalence import Tolerance, Verdict, compare, is_below, paired_leaves
 from numpy_ref.train import RunState, StepRecord
 from numpy_ref.tree import flatten, map_leaves
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from numpy_ref.types import Array
 
 
 class Moment(NamedTuple):

@@ -46,9 +46,8 @@ import numpy as np
 from numpy_ref.arithmetic import operations as arithmetic
 from numpy_ref.arithmetic import rounding
 from numpy_ref.cli import number_line
+from numpy_ref.types import Array
 from parity_tests.oracles import FORMATS, STORED_IN, exact_function, nearest
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 HERE = Path(__file__).parent
 SOURCES = [

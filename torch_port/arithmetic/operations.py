@@ -29,8 +29,6 @@ Ogita, Oishi, Rump 2012), added up in an expansion and rounded once.
 to integers (`elementary`). For float64 itself they are a fixed recipe of elementary operations with an error below one
 unit in the last place: the same bits everywhere, though not always the nearest. `sqrt` cannot be PyTorch's own, which
 is not correctly rounded on every build.
-
-Long, as its twin is, for the certificate of all its operations stands above them.
 """
 
 import math

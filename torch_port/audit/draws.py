@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpy_ref.types import Array
+
 __all__ = ["LIMIT", "Drift", "drift", "engine_of"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 LIMIT = 1_000_000  # draws of 64 bits that are looked for, either way
 WORDS = 624  # of a block of MT19937

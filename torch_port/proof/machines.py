@@ -12,11 +12,12 @@ from numpy_ref.arithmetic import operations as reference_arithmetic
 from numpy_ref.cli import demo
 from numpy_ref.proof import laws
 from numpy_ref.proof.equivalence import Verdict, compare
+from numpy_ref.types import Array
 from torch_port.arithmetic import operations as arithmetic
 from torch_port.proof import variants
 from torch_port.proof.judging import InVariants, NotHere, Sides, measures
 from torch_port.proof.runs import PACKAGES, RUN, STOP, final_state, moments_of, resume_verdict, short_run_state
-from torch_port.proof.sides import Array, compiled_sides, positive_case
+from torch_port.proof.sides import compiled_sides, positive_case
 
 
 def _demo_in(package: str, *groups: str) -> InVariants:

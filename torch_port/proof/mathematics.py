@@ -7,9 +7,10 @@ import numpy as np
 from numpy_ref import model as reference_model
 from numpy_ref import rng as reference_rng
 from numpy_ref.arithmetic import operations as reference_arithmetic
+from numpy_ref.types import Arrays
 from torch_port import optim
 from torch_port.proof.judging import Sides, measures
-from torch_port.proof.sides import Arrays, steps_of, weights_and_gradients
+from torch_port.proof.sides import steps_of, weights_and_gradients
 
 
 @measures("gradients")

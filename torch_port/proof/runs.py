@@ -18,12 +18,9 @@ from numpy_ref.config import RunConfig
 from numpy_ref.data import Dataset
 from numpy_ref.proof import boundary, laws
 from numpy_ref.proof.equivalence import Verdict
+from numpy_ref.types import Arrays
 from torch_port import rng
 from torch_port.proof.judging import Chance, Sides, measures
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
-
 
 RUN = RunConfig(
     hidden=(16,), dropout=0.3, batch_norm=True, batch_size=256, schedule="step", step_size=5, amsgrad=True,

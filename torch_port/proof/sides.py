@@ -9,13 +9,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from numpy_ref import rng as reference_rng
+from numpy_ref.types import Array, Arrays
 from torch_port import model, optim, rng
 from torch_port.arithmetic import operations as arithmetic
 from torch_port.arithmetic.rounding import STORAGE
 from torch_port.proof.judging import NotHere, Sides
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Arrays = dict[str, Array]
 
 
 def positive_case(batch: int, inputs: int, outputs: int) -> Arrays:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from numpy_ref.tree import printable
+from numpy_ref.types import Array
 from torch_port.audit import draws
 from torch_port.audit.foreign.contents import columns, plain
 from torch_port.audit.foreign.files import read
-from torch_port.audit.foreign.leaves import KINDS, WITHOUT_DATA, Array, Leaf
+from torch_port.audit.foreign.leaves import KINDS, WITHOUT_DATA, Leaf
 from torch_port.interop.errors import Path
 
 ALONE = ("missing", "extra")

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from numpy_ref.tree import printable
+from numpy_ref.types import Array
 from torch_port import interop
 from torch_port.audit import draws
 
-Array = np.ndarray[Any, np.dtype[Any]]
 WITHOUT_DATA = "tensor without data"  # on the device "meta": it has a type and a shape
 LEAF_LIMIT = 100_000  # a small file can hold one list a thousand times over, and that one another
 RNG_WORDS = re.compile("rng|random|generator|seed|cuda")  # of a path at which 16 bytes are a device generator's state
