@@ -82,9 +82,16 @@ class Adam(_Copying, torch.optim.Adam):
         ops: Arithmetic = REPRODUCIBLE,
     ) -> None:
         super().__init__(
-            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, foreach=False, fused=False,
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            foreach=False,
+            fused=False,
             decoupled_weight_decay=self.decoupled,
-        )  # fmt: skip
+        )
         self.ops = ops
 
     def __getstate__(self) -> dict[str, Any]:
@@ -202,9 +209,15 @@ class SGD(_Copying, torch.optim.SGD):
         nesterov: bool = False,
     ) -> None:
         super().__init__(
-            params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
-            foreach=False, fused=False,
-        )  # fmt: skip
+            params,
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            foreach=False,
+            fused=False,
+        )
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]

@@ -180,8 +180,9 @@ def live_state(run: Run) -> RunState:
     if isinstance(run.optimizer, optim.SGD):
         optimizer: AdamState | SGDState = SGDState(t, moments("momentum_buffer") if run.config.momentum else {})
     else:
-        m, v, v_max = (moments(key) if kind != "v_max" or run.config.amsgrad else {}
-                       for kind, key in optim.ADAM_MOMENTS.items())  # fmt: skip
+        m, v, v_max = (
+            moments(key) if kind != "v_max" or run.config.amsgrad else {} for kind, key in optim.ADAM_MOMENTS.items()
+        )
         optimizer = AdamState(t, m, v, v_max)
     return RunState(
         step=run.step,
@@ -516,8 +517,10 @@ def _scaler_faults(config: RunConfig, scaler: GradScaler) -> list[str]:
         return [f"scaler: expected it to be {'enabled' if config.scales_loss else 'disabled'} for {config.precision}"]
     state = scaler.state_dict()
     faults = faults_of_scaler(ScalerState(state["scale"], state["_growth_tracker"])) if state else []
-    return faults + _apart("scaler", *({k: v for k, v in x.items() if k in _growth(config)}
-                                       for x in (_growth(config) if state else {}, state)))  # fmt: skip
+    return faults + _apart(
+        "scaler",
+        *({k: v for k, v in x.items() if k in _growth(config)} for x in (_growth(config) if state else {}, state)),
+    )
 
 
 def _apart(where: str, expected: dict[str, Any], found: dict[str, Any]) -> list[str]:

@@ -413,8 +413,11 @@ def _check_values(path: Path, config: RunConfig, state: RunState, step: int, adv
     faults += [f"{name}: expected below 2**63" for name, value in counts.items() if value >= 2**63]
     updates = state.optimizer.t if config.scales_loss else step  # with a scaler, some steps were skipped
     wanted = {"step": step, "optimizer/t": updates, "schedule/tick": updates}
-    faults += [f"{name}: expected {n} as {'in the manifest' if n == step else 'optimizer/t'}, found {counts[name]}"
-               for name, n in wanted.items() if counts[name] != n]  # fmt: skip
+    faults += [
+        f"{name}: expected {n} as {'in the manifest' if n == step else 'optimizer/t'}, found {counts[name]}"
+        for name, n in wanted.items()
+        if counts[name] != n
+    ]
     if updates > step:
         faults.append(f"optimizer/t: expected at most the step {step}, found {updates}")
     if isinstance(state.scaler, ScalerState):

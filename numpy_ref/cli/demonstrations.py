@@ -59,8 +59,10 @@ def run_demo(impl: Any, options: argparse.Namespace) -> int:
     )
     say(f"\nfinal state {result.digest}")
     say("the committed digest" if result.digest == demo.DIGEST else f"NOT the committed digest {demo.DIGEST}")
-    say(f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
-         f" ({time.perf_counter() - start:.1f} s)")  # fmt: skip
+    say(
+        f"{drawn}\n{'every outcome is the right one' if result.right else 'an outcome is WRONG'}"
+        f" ({time.perf_counter() - start:.1f} s)"
+    )
     return status
 
 

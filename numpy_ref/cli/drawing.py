@@ -28,7 +28,7 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
-} | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT)  # fmt: skip
+} | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT)
 
 
 @contextmanager

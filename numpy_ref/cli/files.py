@@ -29,19 +29,30 @@ def run_inspect(tools: Any, options: argparse.Namespace) -> int:
     scalars = manifest.get("scalars")
     scalars = scalars if isinstance(scalars, dict) else {}  # any file of this format is shown
     if options.json:
-        say_json({"kind": manifest.get("kind"), "run_id": manifest.get("run_id"), "step": manifest.get("step"),
-                   "leaves": {n: {"dtype": k, "shape": s, "bytes": sizes[n]} for n, (k, s) in leaves.items()},
-                   "scalars": scalars, "bytes": groups, "file_bytes": options.file.stat().st_size,
-                   "model_and_optimizer_over_model": ratio, "config": manifest.get("config"),
-                   "environment": manifest.get("environment")})  # fmt: skip
+        say_json(
+            {
+                "kind": manifest.get("kind"),
+                "run_id": manifest.get("run_id"),
+                "step": manifest.get("step"),
+                "leaves": {n: {"dtype": k, "shape": s, "bytes": sizes[n]} for n, (k, s) in leaves.items()},
+                "scalars": scalars,
+                "bytes": groups,
+                "file_bytes": options.file.stat().st_size,
+                "model_and_optimizer_over_model": ratio,
+                "config": manifest.get("config"),
+                "environment": manifest.get("environment"),
+            }
+        )
         return HOLDS
     say(f"{options.file}: kind {manifest.get('kind')}, run {manifest.get('run_id')}, step {manifest.get('step')}\n")
     rows = [(name, kind, str(tuple(shape)), f"{sizes[name]:,}") for name, (kind, shape) in sorted(leaves.items())]
     rows += [(name, "value", "", _readable(value)) for name, value in sorted(scalars.items())]
     table(("leaf", "type", "shape", "bytes or value"), rows)
     say("")
-    table(("part", "bytes"), [*((name, f"{size:,}") for name, size in sorted(groups.items())),
-                               ("file", f"{options.file.stat().st_size:,}")])  # fmt: skip
+    table(
+        ("part", "bytes"),
+        [*((name, f"{size:,}") for name, size in sorted(groups.items())), ("file", f"{options.file.stat().st_size:,}")],
+    )
     say(f"\nparameters and optimizer: {ratio:.2f} times the parameters")
     say("header verified; `verify` checks the arrays too")
     return HOLDS
@@ -60,11 +71,20 @@ def run_verify(options: argparse.Namespace) -> int:
     checkpoint = read_checkpoint(options.file)
     size = options.file.stat().st_size
     if options.json:
-        say_json({"holds": True, "kind": checkpoint.kind, "run_id": checkpoint.run_id, "step": checkpoint.step,
-                   "bytes": size})  # fmt: skip
+        say_json(
+            {
+                "holds": True,
+                "kind": checkpoint.kind,
+                "run_id": checkpoint.run_id,
+                "step": checkpoint.step,
+                "bytes": size,
+            }
+        )
     else:
-        say(f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
-             f"all {size:,} bytes as they were written, every leaf there")  # fmt: skip
+        say(
+            f"holds: {checkpoint.kind} checkpoint of run {checkpoint.run_id} at step {checkpoint.step}; "
+            f"all {size:,} bytes as they were written, every leaf there"
+        )
     return HOLDS
 
 
@@ -78,8 +98,16 @@ def _verify_all(options: argparse.Namespace) -> int:
     holds = found.resumed is not None and not damaged
     if options.json:
         entries = [
-            {"path": str(e.path), "step": e.step, "run_id": e.run_id, "best_step": e.best_step, "bytes": e.size,
-             "state": e.state} for e in found.entries]  # fmt: skip
+            {
+                "path": str(e.path),
+                "step": e.step,
+                "run_id": e.run_id,
+                "best_step": e.best_step,
+                "bytes": e.size,
+                "state": e.state,
+            }
+            for e in found.entries
+        ]
         lists = {name: list(map(str, getattr(found, name))) for name in ("stale", "set_aside", "superfluous")}
         resumed = None if found.resumed is None else str(found.resumed)
         say_json({"holds": holds, "entries": entries, **lists, "resumed": resumed, "why": found.why})
@@ -113,9 +141,16 @@ def run_diff(tools: Any, options: argparse.Namespace) -> int:
     apart = _apart(a, b)
     settings = [row for row in apart if row[0].startswith(("config/", "fingerprint"))]
     if options.json:
-        say_json({"bitwise": not found and not settings, "apart": {name: [x, y] for name, x, y in apart},
-                  "leaves": [{"leaf": v.leaf, "a": v.expected, "b": v.found, "distance": v.distance, "ulps": v.ulps}
-                             for v in found]})  # fmt: skip
+        say_json(
+            {
+                "bitwise": not found and not settings,
+                "apart": {name: [x, y] for name, x, y in apart},
+                "leaves": [
+                    {"leaf": v.leaf, "a": v.expected, "b": v.found, "distance": v.distance, "ulps": v.ulps}
+                    for v in found
+                ],
+            }
+        )
         return BROKEN if found or settings else HOLDS
     if found:
         units = ["" if v.ulps is None else f"{v.ulps:,}" for v in found]

@@ -10,9 +10,21 @@ from numpy_ref.checkpoint import store
 from numpy_ref.config import RunConfig
 
 SIZES = (  # settings that what a step holds and computes depends on, temporary arrays included
-    "hidden", "dropout", "batch_norm", "noise", "batch_size", "accumulation", "optimizer", "amsgrad", "momentum",
-    "dampening", "nesterov", "weight_decay", "precision", "recompute_segments",
-)  # fmt: skip
+    "hidden",
+    "dropout",
+    "batch_norm",
+    "noise",
+    "batch_size",
+    "accumulation",
+    "optimizer",
+    "amsgrad",
+    "momentum",
+    "dampening",
+    "nesterov",
+    "weight_decay",
+    "precision",
+    "recompute_segments",
+)
 
 
 KEPT = store.Retention(3)  # what a directory keeps unless the words say otherwise

@@ -134,9 +134,17 @@ def _report(impl: Any, run: Any, path: Path | None, data: Dataset, options: argp
     if math.isnan(result.loss):
         warn("the run has diverged: its loss is not a number")
     if options.json:
-        say_json({"run_id": run.run_id, "step": run.step, "test_loss": result.loss,
-                  "test_accuracy": result.accuracy, "best_step": best.step,
-                  "checkpoint": path and str(path), "interrupted": None})  # fmt: skip
+        say_json(
+            {
+                "run_id": run.run_id,
+                "step": run.step,
+                "test_loss": result.loss,
+                "test_accuracy": result.accuracy,
+                "best_step": best.step,
+                "checkpoint": path and str(path),
+                "interrupted": None,
+            }
+        )
     if path is not None:
         _note(options, f"saved {path}")
     so_far = f" (best {best.loss:.4f} at step {best.step})" if best.step else ""

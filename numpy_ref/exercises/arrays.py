@@ -29,8 +29,12 @@ class NumpyArrays:
                 return np.array(leaf, copy=True, subok=False)
             if isinstance(leaf, PLAIN):
                 return leaf
-            raise Loss(f"{where} must return {self.kind}s and plain numbers", where=path or where,
-                       expected=f"a {self.kind}", found=described(leaf))  # fmt: skip
+            raise Loss(
+                f"{where} must return {self.kind}s and plain numbers",
+                where=path or where,
+                expected=f"a {self.kind}",
+                found=described(leaf),
+            )
 
         return over_leaves(copied, tree, sequence=list)
 

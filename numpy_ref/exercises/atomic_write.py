@@ -19,9 +19,9 @@ from numpy_ref.exercises.watched_disk import NAME, NEW, OLD, OTHER, Disk, failin
 
 @law(
     "Does it hold for a bare name, for a Path, and for data of any length? Does os.write take all that it is given?",
-    "os.write returns how many bytes it took, which may be fewer; the directory of a bare name is \"\", not \".\".",
+    'os.write returns how many bytes it took, which may be fewer; the directory of a bare name is "", not ".".',
     "Use os.path.abspath(path) before os.path.split, and a file object's write or a loop around os.write.",
-)  # fmt: skip
+)
 def the_file_holds_the_data(solution: Any, arrays: Arrays) -> None:
     """The file holds the data, byte for byte, whatever stood there, however the path is given."""
     kinds: dict[str, Callable[[str], Any]] = {"text": str, "a Path": Path, "a bare name": os.path.basename}
@@ -86,8 +86,11 @@ def the_temporary_stands_beside_the_target(solution: Any, arrays: Arrays) -> Non
         with disk.watched():
             solution.atomic_write(disk.path, NEW)
         expect(disk.standing() != disk.old, "no new file took the name: the old one was written into")
-        expect(not disk.stranger, "the file that took the name was not in its directory before",
-               cause="the temporary is in another directory, perhaps on another file system")  # fmt: skip
+        expect(
+            not disk.stranger,
+            "the file that took the name was not in its directory before",
+            cause="the temporary is in another directory, perhaps on another file system",
+        )
 
 
 @law(
@@ -160,8 +163,11 @@ def nothing_is_left_behind(solution: Any, arrays: Arrays) -> None:
     for where, *_, folder in failing(solution):
         left = sorted(set(os.listdir(folder)) - {NAME})
         expect(not left, f"when {where}, a temporary is left: {', '.join(left)}")
-        expect(descriptors() <= before, f"when {where}, a descriptor is left open",
-               cause="os.close is passed over when the call before it raises: it belongs into finally")  # fmt: skip
+        expect(
+            descriptors() <= before,
+            f"when {where}, a descriptor is left open",
+            cause="os.close is passed over when the call before it raises: it belongs into finally",
+        )
 
 
 def descriptors() -> set[int]:

@@ -63,8 +63,10 @@ class Given:
         """All of a run in NumPy, the generators as their states; a `Loss` where it is no run."""
         keys = set(self.module.new_run(0))
         expect(isinstance(run, dict), f"load_everything must return a run, which is a dict; found {described(run)}")
-        expect(set(run) == keys, f"load_everything must return the keys of a run; {', '.join(sorted(keys ^ set(run)))} "
-               "missing or besides")  # fmt: skip
+        expect(
+            set(run) == keys,
+            f"load_everything must return the keys of a run; {', '.join(sorted(keys ^ set(run)))} missing or besides",
+        )
         found: dict[str, Any] = self.arrays.found("load_everything", {key: self.plain(run[key], key) for key in run})
         return found
 
@@ -169,8 +171,11 @@ def cause_of(given: Given, key: str, expected: Any, found: Any, fresh: Any) -> C
             return "a generator is its state: that has to be saved, and put back"
         try:
             leaves = zip(paired(key, expected, found, key), paired(key, begun, found, key), strict=True)
-            changed = {path: (ours, theirs, first) for (path, ours, theirs), (_, first, _) in leaves
-                       if not same_bits(ours, theirs)}  # fmt: skip
+            changed = {
+                path: (ours, theirs, first)
+                for (path, ours, theirs), (_, first, _) in leaves
+                if not same_bits(ours, theirs)
+            }
         except Loss:  # another shape, which is said
             return ""
         names, many = " and ".join(changed), len(changed) > 1
@@ -185,8 +190,10 @@ def cause_of(given: Given, key: str, expected: Any, found: Any, fresh: Any) -> C
 def rounded(changed: list[tuple[Any, Any]]) -> str:
     """In what numbers were kept on the way, if what they were, rounded so, gives what they are; else ""."""
     for text, kept in roundings():
-        if all(ours.dtype == theirs.dtype and theirs.any() and np.array_equal(kept(ours).astype(ours.dtype), theirs)
-               for ours, theirs in changed):  # fmt: skip
+        if all(
+            ours.dtype == theirs.dtype and theirs.any() and np.array_equal(kept(ours).astype(ours.dtype), theirs)
+            for ours, theirs in changed
+        ):
             return text
     return ""
 
@@ -230,8 +237,13 @@ def a_resumed_run_is_the_run_that_never_stopped(solution: Any, arrays: Arrays) -
                 for key, expected in pictures[step].items():
                     parts = "differs right after the load" if step in stops else "is the first to differ"
                     cause = cause_of(given, key, expected, found[key], given.run(40 + step))
-                    expect_same_bits(f"stopped after step {at}, the run is another: {key} {parts}",
-                                     {key: expected}, {key: found[key]}, step=step, cause=cause)  # fmt: skip
+                    expect_same_bits(
+                        f"stopped after step {at}, the run is another: {key} {parts}",
+                        {key: expected},
+                        {key: found[key]},
+                        step=step,
+                        cause=cause,
+                    )
                 if step < STEPS:
                     given.train(run)
 
@@ -266,16 +278,24 @@ def saving_and_loading_change_nothing(solution: Any, arrays: Arrays) -> None:
         run, path = given.run(7, 6), str(place / FILE)
         before = given.picture(run)
         solution.save_everything(path, run)
-        expect_same_bits("the save changed the run", before, given.picture(run),
-                         cause="a save that draws from a generator, or writes into the run")  # fmt: skip
+        expect_same_bits(
+            "the save changed the run",
+            before,
+            given.picture(run),
+            cause="a save that draws from a generator, or writes into the run",
+        )
         first = solution.load_everything(path, given.run(8))
         second = solution.load_everything(path, given.run(9))
         came = given.picture(second)
         given.train(first, 3)
         given.train(run, 3)
         for what, other in (("", second), (", loaded again", solution.load_everything(path, given.run(10)))):
-            expect_same_bits(f"a loaded run changed when another was trained{what}", came, given.picture(other),
-                             cause="two runs share arrays or generators, or the run was kept in memory")  # fmt: skip
+            expect_same_bits(
+                f"a loaded run changed when another was trained{what}",
+                came,
+                given.picture(other),
+                cause="two runs share arrays or generators, or the run was kept in memory",
+            )
 
 
 @law(
@@ -290,13 +310,20 @@ def one_file_holds_it_all(solution: Any, arrays: Arrays) -> None:
         for path in (place / FILE, str(place / FILE)):
             solution.save_everything(path, given.run(11, 4))
             names = sorted(os.listdir(place))
-            expect(names == [FILE], f"a save must make the one file {FILE}; found {', '.join(names) or 'none'}",
-                   cause="the name was changed, or part of the run went into another file")  # fmt: skip
+            expect(
+                names == [FILE],
+                f"a save must make the one file {FILE}; found {', '.join(names) or 'none'}",
+                cause="the name was changed, or part of the run went into another file",
+            )
         here = given.picture(solution.load_everything(place / FILE, given.run(12)))
         shutil.move(place / FILE, elsewhere / "moved")
         loaded = solution.again().load_everything(elsewhere / "moved", given.run(12))  # as in a new process
-        expect_same_bits("the file, moved and loaded by a new process, gives another run", here, given.picture(loaded),
-                         cause="some of the run is kept outside the file")  # fmt: skip
+        expect_same_bits(
+            "the file, moved and loaded by a new process, gives another run",
+            here,
+            given.picture(loaded),
+            cause="some of the run is kept outside the file",
+        )
 
 
 class Code:
@@ -399,16 +426,21 @@ def loading_runs_no_code_from_the_file(solution: Any, arrays: Arrays) -> None:
             path.write_bytes(data)
             with suppress(Loss):  # such files should be refused
                 solution.load_everything(str(path), given.run(14))
-            expect(not mark.exists(), f"load_everything runs the code in a file that holds {what}",
-                   cause=f"it unpickles what it finds: {danger}")  # fmt: skip
+            expect(
+                not mark.exists(),
+                f"load_everything runs the code in a file that holds {what}",
+                cause=f"it unpickles what it finds: {danger}",
+            )
         for text, value, data in with_sums(saved):
             path.write_bytes(data)
             found: Any = {}
             with suppress(Loss):
                 found = given.picture(solution.load_everything(str(path), given.run(14)))
-            expect(value not in numbers(found), f"load_everything runs text of the file as code: {text} in the file "
-                   f"became {value}", cause=f"it uses eval or the like, and {danger}; json.loads reads values and runs "
-                   "nothing")  # fmt: skip
+            expect(
+                value not in numbers(found),
+                f"load_everything runs text of the file as code: {text} in the file became {value}",
+                cause=f"it uses eval or the like, and {danger}; json.loads reads values and runs nothing",
+            )
 
 
 @law(
@@ -438,8 +470,12 @@ def an_interrupted_save_leaves_the_old_file(solution: Any, arrays: Arrays) -> No
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             now = path.read_bytes() if path.exists() else b""
-            expect(now == old, f"the disk was full after {limit} bytes, and the old file is gone: {len(now)} of "
-                   f"{len(old)} bytes are there", cause="it was written under its final name")  # fmt: skip
+            expect(
+                now == old,
+                f"the disk was full after {limit} bytes, and the old file is gone: {len(now)} of "
+                f"{len(old)} bytes are there",
+                cause="it was written under its final name",
+            )
             expect(came, f"the disk was full after {limit} bytes, and save_everything returned as if all were well")
             beside = sorted(set(os.listdir(place)) - {FILE})
             expect(
@@ -482,11 +518,18 @@ def allowances_are_neither_narrow_nor_wide(solution: Any, arrays: Arrays) -> Non
     for relation, value in said.items():
         least, refused = narrow[relation]
         most, taken = wide[relation]
-        expect(value >= least, f"allowance({relation!r}) is too narrow: {float(value):.3g} refuses {refused}",
-               cause=f"right results are {least:.3g} apart")  # fmt: skip
-        expect(value < most, f"allowance({relation!r}) is too wide: {float(value):.3g} takes {taken}",
-               cause=f"that fault makes a distance of {most:.3g}" if relation != "resumed" else
-               "the same operations on the same bits give the same bits")  # fmt: skip
+        expect(
+            value >= least,
+            f"allowance({relation!r}) is too narrow: {float(value):.3g} refuses {refused}",
+            cause=f"right results are {least:.3g} apart",
+        )
+        expect(
+            value < most,
+            f"allowance({relation!r}) is too wide: {float(value):.3g} takes {taken}",
+            cause=f"that fault makes a distance of {most:.3g}"
+            if relation != "resumed"
+            else "the same operations on the same bits give the same bits",
+        )
 
 
 def sum_in_turn(terms: Any) -> Any:

@@ -21,8 +21,11 @@ def read_batch(arrays: Arrays, n: int, batch_size: int, value: Any) -> tuple[lis
     pair = parts("next_batch", value, ("indices", "state"))
     found = arrays.found("next_batch", pair["indices"])
     array = np.asarray(found)
-    expect(array.shape != (0,), "next_batch returned an empty batch",
-           cause="when the epoch is over, the same call must begin the next one")  # fmt: skip
+    expect(
+        array.shape != (0,),
+        "next_batch returned an empty batch",
+        cause="when the epoch is over, the same call must begin the next one",
+    )
     whole = array.ndim == 1 and array.dtype.kind in "iu"
     expect(whole, f"next_batch must return integers on one axis, found {described(found)}")
     expect(len(array) <= batch_size, f"next_batch returned {len(array)} indices for a batch size of {batch_size}")
@@ -167,8 +170,13 @@ def states_are_left_as_they_are(solution: Any, arrays: Arrays) -> None:
         again, _ = take(solution, arrays, n, state, sizes)
         for ahead, (ours, theirs) in enumerate(zip(first, again, strict=True), start=done):
             if ours != theirs:
-                raise Loss(f"the state after {done} batches gives other batches the second time", f"batch {ahead}",
-                           expected=short(ours), found=short(theirs), cause=OUTSIDE if same else CHANGED)  # fmt: skip
+                raise Loss(
+                    f"the state after {done} batches gives other batches the second time",
+                    f"batch {ahead}",
+                    expected=short(ours),
+                    found=short(theirs),
+                    cause=OUTSIDE if same else CHANGED,
+                )
         expect(same, f"the state after {done} batches is saved as another text after next_batch", cause=CHANGED)
         _, state = take(solution, arrays, n, state, sizes[:1])
 
@@ -214,8 +222,11 @@ def any_number_of_resumes_is_none(solution: Any, arrays: Arrays) -> None:
         for size in sizes:
             text = saved(solution, state)
             state = solution.resume_order(text)
-            expect(saved(solution, state) == text, "a state that was saved and resumed is saved as another",
-                   cause="the save or the resume draws, counts or rounds something")  # fmt: skip
+            expect(
+                saved(solution, state) == text,
+                "a state that was saved and resumed is saved as another",
+                cause="the save or the resume draws, counts or rounds something",
+            )
             (batch,), state = take(solution, arrays, n, solution.resume_order(saved(solution, state)), [size])
             found.append(batch)
         expect_same_batches(f"{n} samples, resumed before every batch", whole, found, orders_of(whole, n))

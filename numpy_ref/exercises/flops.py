@@ -140,9 +140,11 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
     for function, others in (("forward_flops", (ATTENTION,)), ("training_flops", (ATTENTION, 0, False))):
         given = [list(sizes) for sizes in MATMULS]
         getattr(solution, function)(given, *others)
-        expect(given == [list(sizes) for sizes in MATMULS],
-               f"{function} changed what it was given: matmuls was {list(map(list, MATMULS))}, and is {given}",
-               cause="it writes into matmuls, or removes from it")  # fmt: skip
+        expect(
+            given == [list(sizes) for sizes in MATMULS],
+            f"{function} changed what it was given: matmuls was {list(map(list, MATMULS))}, and is {given}",
+            cause="it writes into matmuls, or removes from it",
+        )
 
 
 def trace(solution: Any, arrays: Arrays) -> Any:

@@ -169,8 +169,11 @@ def checkpointed_output_is_the_full_one(solution: Any, arrays: Arrays) -> None:
         given = arrays.given(net)
         value = keep(solution, given)
         is_one = not isinstance(value, (tuple, list))
-        expect(is_one, f"forward_checkpointed must return the output alone; it returned {described(value)}",
-               cause="it returns what it should not keep")  # fmt: skip
+        expect(
+            is_one,
+            f"forward_checkpointed must return the output alone; it returned {described(value)}",
+            cause="it returns what it should not keep",
+        )
         full = parts("forward_full", solution.forward_full(given["x"], given["weights"], given["biases"]), FULL)
         expected, found = arrays.found("forward_full", full["output"]), arrays.found("forward_checkpointed", value)
         expect_same_bits("the two forward passes differ", unsigned(expected), unsigned(found))
@@ -212,10 +215,16 @@ def calls_do_not_mix(solution: Any, arrays: Arrays) -> None:
     for given in (first, second, first):
         check("the gradients of two networks mix", given, "backward_checkpointed uses what another call has kept")
     arrays.overwrite(first)
-    check("after a change to x and the weights, in place, the gradients are the old ones", first,
-          "values were kept for an array, and used again after it had changed")  # fmt: skip
-    check("without a forward pass before it, the backward pass is another", third,
-          "backward_checkpointed uses what another call has kept")  # fmt: skip
+    check(
+        "after a change to x and the weights, in place, the gradients are the old ones",
+        first,
+        "values were kept for an array, and used again after it had changed",
+    )
+    check(
+        "without a forward pass before it, the backward pass is another",
+        third,
+        "backward_checkpointed uses what another call has kept",
+    )
 
 
 @law(
@@ -246,8 +255,11 @@ def nothing_is_kept(solution: Any, arrays: Arrays) -> None:
         if not tracing:
             tracemalloc.stop()
     one = 64 * 64 * 8
-    expect(kept < one // 2, f"forward_checkpointed leaves {kept} bytes behind; one activation here has {one}",
-           cause="activations are stored outside the function")  # fmt: skip
+    expect(
+        kept < one // 2,
+        f"forward_checkpointed leaves {kept} bytes behind; one activation here has {one}",
+        cause="activations are stored outside the function",
+    )
 
 
 @law(
@@ -272,8 +284,12 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
         given = arrays.given(values)
         getattr(solution, function)(*given.values())
         for name, after in arrays.found(function, given).items():
-            expect_same_bits(f"{function} changed what it was given", {name: values[name]}, {name: after},
-                             cause=f"{function} writes into {name}, or removes from it")  # fmt: skip
+            expect_same_bits(
+                f"{function} changed what it was given",
+                {name: values[name]},
+                {name: after},
+                cause=f"{function} writes into {name}, or removes from it",
+            )
 
 
 @law(

@@ -92,16 +92,22 @@ def scaled_loss_is_the_product(solution: Any, arrays: Arrays) -> None:
         told = f"an array without axes of {loss.dtype}" if isinstance(loss, np.ndarray) else "a float"
         by_type = "item() and float() make a float of an array, and np.asarray an array of a float"
         kinds = (kind_of(loss), kind_of(value))
-        expect(kinds[0] == kinds[1], f"scale_loss was given {told}; it returned {described(value)}",
-               cause=by_type if "float" in kinds else "the type of the loss was changed")  # fmt: skip
+        expect(
+            kinds[0] == kinds[1],
+            f"scale_loss was given {told}; it returned {described(value)}",
+            cause=by_type if "float" in kinds else "the type of the loss was changed",
+        )
     if arrays.framework == "torch":
         tensor = arrays.given(np.array(0.5, np.float32)).requires_grad_()
         product = solution.scale_loss(tensor, 1024.0)
         out_of_graph = "item(), detach() and float() take the number out of the graph: then no gradient can be formed"
         expect(bool(getattr(product, "requires_grad", False)), "autograd cannot reach the loss", cause=out_of_graph)
         product.backward()
-        expect_same_bits("the scaled loss has not the scale for its derivative", np.array(1024.0, np.float32),
-                         arrays.found("scale_loss", tensor.grad))  # fmt: skip
+        expect_same_bits(
+            "the scaled loss has not the scale for its derivative",
+            np.array(1024.0, np.float32),
+            arrays.found("scale_loss", tensor.grad),
+        )
 
 
 def check_unscaling(solution: Any, arrays: Arrays, cases: list[tuple[Gradients, float]], exactly: bool) -> None:
@@ -187,12 +193,20 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
         for function, arguments in calls.items():
             value = getattr(solution, function)(*arguments)
             now = {"loss": arrays.found(function, given_loss), "gradients": arrays.found(function, given)}
-            expect_same_bits(f"{function} changed what it was given", {"loss": loss, "gradients": gradients}, now,
-                             cause="it works in place, or writes into the list")  # fmt: skip
+            expect_same_bits(
+                f"{function} changed what it was given",
+                {"loss": loss, "gradients": gradients},
+                now,
+                cause="it works in place, or writes into the list",
+            )
             arrays.overwrite(value)
             now = {"loss": arrays.found(function, given_loss), "gradients": arrays.found(function, given)}
-            expect_same_bits(f"what {function} returned is what it was given", {"loss": loss, "gradients": gradients},
-                             now, cause="it hands back the caller's own arrays, not new ones")  # fmt: skip
+            expect_same_bits(
+                f"what {function} returned is what it was given",
+                {"loss": loss, "gradients": gradients},
+                now,
+                cause="it hands back the caller's own arrays, not new ones",
+            )
 
 
 @law(
@@ -205,8 +219,12 @@ def infinity_and_nan_survive_unscaling(solution: Any, arrays: Arrays) -> None:
     for dtype in TYPES:
         bad = [np.array([1.0, np.inf, np.nan], dtype), np.array([[-np.inf, 2.0]], dtype), np.array([4.0], dtype)]
         found = unscale(solution, arrays, bad, 1024.0)
-        expect_same_bits("unscaling hides an overflow", {"gradients": quotients(bad, 1024.0)}, {"gradients": found},
-                         cause="a value that is not finite was replaced, or the array with it")  # fmt: skip
+        expect_same_bits(
+            "unscaling hides an overflow",
+            {"gradients": quotients(bad, 1024.0)},
+            {"gradients": found},
+            cause="a value that is not finite was replaced, or the array with it",
+        )
 
 
 def holes() -> list[Place]:

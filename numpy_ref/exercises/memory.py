@@ -158,12 +158,18 @@ def known_models_have_their_known_size(solution: Any, arrays: Arrays) -> None:
     totals = [
         ("float32, Adam", Case(shapes, widths=ALL_FLOAT32, optimizer="adam"), 1_989_402_624),
         ("16 bits, Adam", Case(shapes, widths=MIXED, optimizer="adam", master=True), 1_989_402_624),
-        ("16 bits, gradients in float32, Adam",
-         Case(shapes, widths=MIXED | {"gradient": 4}, optimizer="adam", master=True), 2_238_077_952),
+        (
+            "16 bits, gradients in float32, Adam",
+            Case(shapes, widths=MIXED | {"gradient": 4}, optimizer="adam", master=True),
+            2_238_077_952,
+        ),
         ("float32, SGD with momentum", Case(shapes, widths=ALL_FLOAT32, optimizer="sgd_momentum"), 1_492_051_968),
-        ("16 bits, SGD with momentum",
-         Case(shapes, widths=MIXED, optimizer="sgd_momentum", master=True), 1_492_051_968),
-    ]  # fmt: skip
+        (
+            "16 bits, SGD with momentum",
+            Case(shapes, widths=MIXED, optimizer="sgd_momentum", master=True),
+            1_492_051_968,
+        ),
+    ]
     for name, case, total in totals:
         expect_account(f"GPT-2, {name}: not the size that is known", solution, case, {"total": total})
     large = Case([(2**30, 2**11)] * 3, [(3**20,)], [(2**33 + 1, 2**21)], widths=MIXED, optimizer="adam", master=True)
@@ -182,15 +188,21 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
     first, second = (solution.training_memory(*given) for _ in range(2))
     names = ("param_shapes", "frozen_shapes", "activation_shapes", "widths")
     for name, before, after in zip(names, arguments(case), given, strict=False):
-        expect(before == after, f"training_memory changed what it was given: {name} was {before}, and is {after}",
-               cause=f"it writes into {name}, or removes from it")  # fmt: skip
+        expect(
+            before == after,
+            f"training_memory changed what it was given: {name} was {before}, and is {after}",
+            cause=f"it writes into {name}, or removes from it",
+        )
     expect(first is not second, "training_memory returned the same dict twice", cause="a dict is kept between calls")
 
 
 def trace(solution: Any, arrays: Arrays) -> Any:
     """The accounts of some cases."""
-    cases = [Case(frozen=FROZEN, kept=KEPT, optimizer=optimizer, master=master)
-             for optimizer in MOMENTS for master in (False, True)]  # fmt: skip
+    cases = [
+        Case(frozen=FROZEN, kept=KEPT, optimizer=optimizer, master=master)
+        for optimizer in MOMENTS
+        for master in (False, True)
+    ]
     return {f"case {i}": solution.training_memory(*arguments(case)) for i, case in enumerate(cases)}
 
 

@@ -104,8 +104,12 @@ def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
             is_array = isinstance(array, np.ndarray) and array.shape == wanted.shape
             expect(is_array, f"{what}; {name}[{i}] must have the shape {wanted.shape}, found {described(array)}")
             if not np.all(np.isfinite(array)):
-                raise Loss(f"{function} returned a value that is not finite", where=f"{name}[{i}]",
-                           expected="finite numbers", found=str(array[~np.isfinite(array)][0]))  # fmt: skip
+                raise Loss(
+                    f"{function} returned a value that is not finite",
+                    where=f"{name}[{i}]",
+                    expected="finite numbers",
+                    found=str(array[~np.isfinite(array)][0]),
+                )
             expect_own_type(function, f"{name}[{i}]", wanted, array)
     return found
 
@@ -148,15 +152,24 @@ def read_checkpoint(arrays: Arrays, checkpoint: Any) -> State:
 def step_is_that_of_sgd(solution: Any, arrays: Arrays) -> None:
     """One step gives the exact parameter and buffer, with a buffer and without one, and leaves its arguments alone."""
     for settings in SETTINGS:
-        for there, dtype in (("all", np.float64), ("none", np.float64), ("zeros", np.float64),
-                             ("all", np.float32), ("none", np.float32)):  # fmt: skip
+        for there, dtype in (
+            ("all", np.float64),
+            ("none", np.float64),
+            ("zeros", np.float64),
+            ("all", np.float32),
+            ("none", np.float32),
+        ):
             for i in (0, 2):
                 state, grads = draw_state(1, there=there, dtype=dtype), draw_grads(1, 4, dtype=dtype)[3:]
                 arguments = (state["params"][i], grads[0][i], state["buffers"][i])
                 given = arrays.given(arguments)
                 value = parts("sgd_step", solution.sgd_step(*given, LR, **settings), ("param", "buffer"))
-                expect_same_bits("sgd_step changed what it was given", list(arguments), arrays.found("sgd_step", given),
-                                 cause="it writes into an argument instead of into a copy")  # fmt: skip
+                expect_same_bits(
+                    "sgd_step changed what it was given",
+                    list(arguments),
+                    arrays.found("sgd_step", given),
+                    cause="it writes into an argument instead of into a copy",
+                )
                 found = arrays.found("sgd_step", value)
                 alone, alone_grads = {name: state[name][i : i + 1] for name in NAMES}, [[grads[0][i]]]
                 exact = exact_run(alone, alone_grads, LR, **settings)
@@ -167,9 +180,11 @@ def step_is_that_of_sgd(solution: Any, arrays: Arrays) -> None:
                     expect_own_type("sgd_step", name, state["params"][i], array)
                 arrays.overwrite(value)
                 expect_same_bits(
-                    "the buffer is the caller's gradient", list(arguments), arrays.found("sgd_step", given),
+                    "the buffer is the caller's gradient",
+                    list(arguments),
+                    arrays.found("sgd_step", given),
                     cause="the gradient itself became the buffer, not a copy: it changes with it",
-                )  # fmt: skip
+                )
 
 
 @law(
@@ -229,8 +244,11 @@ def checkpoint_is_independent(solution: Any, arrays: Arrays) -> None:
         after = read_checkpoint(arrays, checkpoint)
         lost = [name for name in NAMES if not same_tree(before[name], after[name])]
         how = {"lists": "are the caller's own lists", "arrays": "share memory with the caller's"}[what]
-        expect(not lost, f"the checkpoint changed when the caller's {what} did",
-               cause=f"{' and '.join(lost)} of the checkpoint {how}: no copy was made")  # fmt: skip
+        expect(
+            not lost,
+            f"the checkpoint changed when the caller's {what} did",
+            cause=f"{' and '.join(lost)} of the checkpoint {how}: no copy was made",
+        )
 
 
 @law(
@@ -253,15 +271,22 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
             names = {4: ("params", "buffers", "grads_sequence")}.get(len(values), ("params", "grads_sequence"))
             names = ("checkpoint", "grads_sequence") if "full" in function else names
             for name, ours, theirs in zip(names, values, arrays.found(function, given), strict=False):
-                expect_same_bits(f"{function} changed what it was given", {name: ours}, {name: theirs},
-                                 cause=f"{function} writes into {name} instead of into a copy")  # fmt: skip
+                expect_same_bits(
+                    f"{function} changed what it was given",
+                    {name: ours},
+                    {name: theirs},
+                    cause=f"{function} writes into {name} instead of into a copy",
+                )
     for steps in (0, 5):
         checkpoint = arrays.given(state)
         value = solution.resume_from_full_checkpoint(checkpoint, arrays.given(sequence[:steps]), LR)
         arrays.overwrite(value)
-        expect_same_bits("the checkpoint changes when the resumed run does", state,
-                         arrays.found("resume_from_full_checkpoint", checkpoint),
-                         cause="what the resume returns are the checkpoint's own arrays")  # fmt: skip
+        expect_same_bits(
+            "the checkpoint changes when the resumed run does",
+            state,
+            arrays.found("resume_from_full_checkpoint", checkpoint),
+            cause="what the resume returns are the checkpoint's own arrays",
+        )
 
 
 @law(
@@ -313,12 +338,20 @@ def weights_only_is_a_new_run(solution: Any, arrays: Arrays) -> None:
                     expect_same_buffers(text, expected, found, n)
                     expect_same_bits(text, unsigned(expected), unsigned(found), step=n)
                 exact = exact_run(fresh, rest, LR, **settings)
-                expect_within("a resume from weights alone has not its exact value", exact, found, ALLOWANCES[dtype],
-                              step=n, cause="the steps are not SGD's: see the law on steps")  # fmt: skip
+                expect_within(
+                    "a resume from weights alone has not its exact value",
+                    exact,
+                    found,
+                    ALLOWANCES[dtype],
+                    step=n,
+                    cause="the steps are not SGD's: see the law on steps",
+                )
                 onward = train(solution, arrays, middle, rest, **settings)
                 if n > 0:
-                    expect(not same_tree(onward["params"], found["params"]),
-                           "a resume from weights alone gave what the full run gives")  # fmt: skip
+                    expect(
+                        not same_tree(onward["params"], found["params"]),
+                        "a resume from weights alone gave what the full run gives",
+                    )
 
 
 def described_settings(settings: dict[str, Any], there: str = "") -> str:

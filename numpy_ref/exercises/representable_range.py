@@ -48,17 +48,27 @@ def expect_cast(solution: Any, arrays: Arrays, x: Array, dtype: str) -> None:
     expect(isinstance(found, np.ndarray), f"cast_to_dtype must return an array; it returned {described(found)}")
     wanted = f"torch.{dtype}" if arrays.framework == "torch" else str(np.dtype(STORED[dtype]))
     if str(value.dtype) != wanted:
-        raise Loss(f"cast_to_dtype to {dtype!r} returned another type", where="dtype", expected=wanted,
-                   found=str(value.dtype), cause="the type says what is stored")  # fmt: skip
+        raise Loss(
+            f"cast_to_dtype to {dtype!r} returned another type",
+            where="dtype",
+            expected=wanted,
+            found=str(value.dtype),
+            cause="the type says what is stored",
+        )
     if same_bits(expected, found):
         return
     expect_same_bits("cast_to_dtype returned another shape", np.zeros(x.shape), np.zeros(found.shape))
     at = next(i for i in range(x.size) if not same_bits(expected.flat[i], found.flat[i]))
     lost = np.any(np.isnan(x) & ~np.isnan(found))
     trees = [{"numbers": y, "negative": np.signbit(y) & ~np.isnan(y)} for y in (expected, found)]
-    raise Loss(f"a cast to {dtype} is not the nearest number", where=f"x = {x.flat[at].item()!r}",
-               expected=expected.flat[at].item(), found=found.flat[at].item(),
-               cause=NAN_LOST if lost else "", trees=trees)  # fmt: skip
+    raise Loss(
+        f"a cast to {dtype} is not the nearest number",
+        where=f"x = {x.flat[at].item()!r}",
+        expected=expected.flat[at].item(),
+        found=found.flat[at].item(),
+        cause=NAN_LOST if lost else "",
+        trees=trees,
+    )
 
 
 def signed(values: list[Any]) -> Array:
@@ -154,8 +164,10 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
         calls = {"cast_to_dtype": (given, dtype), "detect_underflow": (given, casted), "detect_overflow": (casted,)}
         for function, arguments in calls.items():
             value = getattr(solution, function)(*arguments)
-            for text, cause in (("changed what it was given", "it works in place"),
-                                ("returned what it was given", "what comes back is no new array")):  # fmt: skip
+            for text, cause in (
+                ("changed what it was given", "it works in place"),
+                ("returned what it was given", "what comes back is no new array"),
+            ):
                 now = {"x": arrays.found(function, given), "casted": arrays.found(function, casted)}
                 expect_same_bits(f"{function} {text}", {"x": x, "casted": nearest(x, dtype)}, now, cause=cause)
                 if arrays.found(function, value).dtype.kind == "f":
@@ -170,9 +182,13 @@ def expect_mask(arrays: Arrays, function: str, value: Any, wanted: Array, x: Arr
     if np.array_equal(found != 0, wanted):
         return
     at = int(np.argmax((found != 0).reshape(-1) != wanted.reshape(-1)))
-    raise Loss(f"{function} flags what it must not" if found.flat[at] else f"{function} misses one",
-               where=f"{x.flat[at].item()!r}", expected=bool(wanted.flat[at]), found=bool(found.flat[at]),
-               trees=((x, wanted), (x, found != 0)))  # fmt: skip
+    raise Loss(
+        f"{function} flags what it must not" if found.flat[at] else f"{function} misses one",
+        where=f"{x.flat[at].item()!r}",
+        expected=bool(wanted.flat[at]),
+        found=bool(found.flat[at]),
+        trees=((x, wanted), (x, found != 0)),
+    )
 
 
 @law(

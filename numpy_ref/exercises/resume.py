@@ -90,8 +90,12 @@ def read_state(arrays: Arrays, function: str, value: Any, like: State) -> State:
             is_array = isinstance(array, np.ndarray) and array.shape == wanted.shape
             expect(is_array, f"{what}; {name}[{i}] must have the shape {wanted.shape}, found {described(array)}")
             if not np.all(np.isfinite(array)):
-                raise Loss(f"{function} returned a value that is not finite", where=f"{name}[{i}]",
-                           expected="finite numbers", found=str(array[~np.isfinite(array)][0]))  # fmt: skip
+                raise Loss(
+                    f"{function} returned a value that is not finite",
+                    where=f"{name}[{i}]",
+                    expected="finite numbers",
+                    found=str(array[~np.isfinite(array)][0]),
+                )
             expect_own_type(function, f"{name}[{i}]", wanted, array)
     return {**found, "t": t}
 
@@ -103,8 +107,13 @@ def expect_own_type(function: str, where: str, wanted: Any, array: Any) -> None:
     cause = "types are kept: zeros_like, copy and numbers of Python leave float32 as it is; zeros and float64 do not"
     if array.dtype.kind != "f" or array.dtype.itemsize < wanted.dtype.itemsize:
         cause = "types are kept: the values were rounded to one that holds less"
-    raise Loss(f"{function} changed the type of an array", where=where, expected=str(wanted.dtype),
-               found=str(array.dtype), cause=cause)  # fmt: skip
+    raise Loss(
+        f"{function} changed the type of an array",
+        where=where,
+        expected=str(wanted.dtype),
+        found=str(array.dtype),
+        cause=cause,
+    )
 
 
 def whole(function: str, t: Any) -> int:
@@ -151,8 +160,12 @@ def checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
             expect(isinstance(found[name], list) and len(found[name]) == len(state[name]), text, cause=cause)
             for i, (ours, theirs) in enumerate(zip(state[name], found[name], strict=True)):
                 expect_same_bits(text, {f"{name}[{i}]": ours}, {f"{name}[{i}]": theirs})
-        expect_same_bits("the checkpoint's t is not the one that was saved", {"t": t}, {"t": found["t"]},
-                         cause="t was stored in a type that cannot count so far, or was changed")  # fmt: skip
+        expect_same_bits(
+            "the checkpoint's t is not the one that was saved",
+            {"t": t},
+            {"t": found["t"]},
+            cause="t was stored in a type that cannot count so far, or was changed",
+        )
 
 
 @law(
@@ -174,10 +187,16 @@ def checkpoint_is_independent(solution: Any, arrays: Arrays) -> None:
                 given[name].pop()
         after = read_checkpoint(arrays, checkpoint)
         lost = [name for name in NAMES[:3] if not same_tree(before[name], after[name])]
-        how = {"lists": "are the caller's own lists: the list was kept, not a new one",
-               "arrays": "share memory with the caller's: references or views were kept, not copies"}[what]  # fmt: skip
-        expect_same_bits(f"the checkpoint changed when the caller's {what} did", before, after,
-                         cause=f"{' and '.join(lost)} of the checkpoint {how}")  # fmt: skip
+        how = {
+            "lists": "are the caller's own lists: the list was kept, not a new one",
+            "arrays": "share memory with the caller's: references or views were kept, not copies",
+        }[what]
+        expect_same_bits(
+            f"the checkpoint changed when the caller's {what} did",
+            before,
+            after,
+            cause=f"{' and '.join(lost)} of the checkpoint {how}",
+        )
 
 
 @law(
@@ -199,13 +218,21 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
         getattr(solution, function)(*arguments)
         names = ("params", "grads_sequence") if len(values) == 3 else (*NAMES, "grads_sequence")
         for name, ours, theirs in zip(names, values, arrays.found(function, arguments), strict=False):
-            expect_same_bits(f"{function} changed what it was given", {name: ours}, {name: theirs},
-                             cause=f"{function} writes into {name} instead of into a copy")  # fmt: skip
+            expect_same_bits(
+                f"{function} changed what it was given",
+                {name: ours},
+                {name: theirs},
+                cause=f"{function} writes into {name} instead of into a copy",
+            )
     gradients = arrays.given(sequence)
     solution.resume_from_full_checkpoint(checkpoint, gradients, LR)
     found = arrays.found("resume_from_full_checkpoint", gradients)
-    expect_same_bits("resume_from_full_checkpoint changed what it was given", {"grads_sequence": sequence},
-                     {"grads_sequence": found}, cause="it writes into the gradients, or removes some")  # fmt: skip
+    expect_same_bits(
+        "resume_from_full_checkpoint changed what it was given",
+        {"grads_sequence": sequence},
+        {"grads_sequence": found},
+        cause="it writes into the gradients, or removes some",
+    )
 
 
 @law(
@@ -215,14 +242,24 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
 )
 def steps_are_those_of_adam(solution: Any, arrays: Arrays) -> None:
     """Training takes one exact step of Adam for each entry of the gradients, at the given rate, and counts it in t."""
-    for seed, t, steps, dtype in ((4, 1, 12, np.float64), (5, 7, 5, np.float64), (6, 97, 6, np.float64),
-                                  (7, 5000, 2, np.float64), (8, 1, 4, np.float32)):  # fmt: skip
+    for seed, t, steps, dtype in (
+        (4, 1, 12, np.float64),
+        (5, 7, 5, np.float64),
+        (6, 97, 6, np.float64),
+        (7, 5000, 2, np.float64),
+        (8, 1, 4, np.float32),
+    ):
         state, sequence = draw_state(seed, t=t, dtype=dtype), draw_grads(seed, steps, dtype=dtype)
         for n in range(steps + 1):
             found = train(solution, arrays, state, sequence[:n])
             exact = exact_run(state, sequence[:n], LR)
-            expect_same_bits("train_n_steps returned another t", {"t": exact["t"]}, {"t": found["t"]}, step=n,
-                             cause=f"{n} gradients were given, so t must grow by {n}")  # fmt: skip
+            expect_same_bits(
+                "train_n_steps returned another t",
+                {"t": exact["t"]},
+                {"t": found["t"]},
+                step=n,
+                cause=f"{n} gradients were given, so t must grow by {n}",
+            )
             expect_within("train_n_steps is not Adam", exact, found, ALLOWANCES[dtype], step=n)
 
 
@@ -249,8 +286,9 @@ def full_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
                 def run(state: State, sequence: list[Any], lr: float) -> State:
                     return train(solution, arrays, state, sequence, lr)
 
-                expect_same_bits(f"resumed after step {stop}, training is not what it was", expected, found,
-                                 step=stop + n)  # fmt: skip
+                expect_same_bits(
+                    f"resumed after step {stop}, training is not what it was", expected, found, step=stop + n
+                )
             state = whole_run[-1]
 
 
@@ -265,11 +303,19 @@ def resume_leaves_the_checkpoint(solution: Any, arrays: Arrays) -> None:
     for n in (4, 0):
         checkpoint = arrays.given(state)
         value = solution.resume_from_full_checkpoint(checkpoint, arrays.given(sequence[:n]), LR)
-        expect_same_bits("the checkpoint changed in the resume", state, read_checkpoint(arrays, checkpoint),
-                         cause="the resume trains on the checkpoint's own arrays, or writes its keys")  # fmt: skip
+        expect_same_bits(
+            "the checkpoint changed in the resume",
+            state,
+            read_checkpoint(arrays, checkpoint),
+            cause="the resume trains on the checkpoint's own arrays, or writes its keys",
+        )
         arrays.overwrite(value)
-        expect_same_bits("the checkpoint changes when the resumed run does", state, read_checkpoint(arrays, checkpoint),
-                         cause="what the resume returns are the checkpoint's own arrays")  # fmt: skip
+        expect_same_bits(
+            "the checkpoint changes when the resumed run does",
+            state,
+            read_checkpoint(arrays, checkpoint),
+            cause="what the resume returns are the checkpoint's own arrays",
+        )
 
 
 @law(
@@ -289,15 +335,23 @@ def weights_only_is_a_new_run(solution: Any, arrays: Arrays) -> None:
             value = solution.resume_from_weights_only(arrays.given(middle["params"]), arrays.given(rest), LR)
             found = read_state(arrays, "resume_from_weights_only", value, middle)
             expected = train(solution, arrays, fresh, rest)
-            expect_same_bits("a resume from weights alone is not a new run on them", unsigned(expected),
-                             unsigned(found), step=n)  # fmt: skip
-            expect_within("a resume from weights alone has not its exact value", exact_run(fresh, rest, LR), found,
-                          ALLOWANCES[dtype], step=n,
-                          cause="the steps are not Adam's: see the law on steps")  # fmt: skip
+            expect_same_bits(
+                "a resume from weights alone is not a new run on them", unsigned(expected), unsigned(found), step=n
+            )
+            expect_within(
+                "a resume from weights alone has not its exact value",
+                exact_run(fresh, rest, LR),
+                found,
+                ALLOWANCES[dtype],
+                step=n,
+                cause="the steps are not Adam's: see the law on steps",
+            )
             onward = train(solution, arrays, middle, rest)
             if n > 0:
-                expect(not same_tree(onward["params"], found["params"]),
-                       "a resume from weights alone gave what the full run gives")  # fmt: skip
+                expect(
+                    not same_tree(onward["params"], found["params"]),
+                    "a resume from weights alone gave what the full run gives",
+                )
 
 
 @law(
@@ -330,8 +384,12 @@ def runs_do_not_mix(solution: Any, arrays: Arrays) -> None:
     for i, (_, grads) in enumerate(runs):
         found = go_on(states[i], grads), resume(checkpoints[i], grads)
         for what, ours, theirs in zip(("runs", "checkpoints"), alone[i], found, strict=True):
-            expect_same_bits(f"the {what} of two runs mix", ours, theirs,
-                             cause="a function keeps something from one call to the next")  # fmt: skip
+            expect_same_bits(
+                f"the {what} of two runs mix",
+                ours,
+                theirs,
+                cause="a function keeps something from one call to the next",
+            )
 
 
 def trace(solution: Any, arrays: Arrays) -> Any:

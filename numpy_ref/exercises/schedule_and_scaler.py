@@ -234,8 +234,12 @@ def arguments_are_left_alone(solution: Any, arrays: Arrays) -> None:
         given = arrays.given(values)
         getattr(solution, function)(*given.values())
         for name, value in arrays.found(function, given).items():
-            expect_same_bits(f"{function} changed what it was given", {name: values[name]}, {name: value},
-                             cause=f"{function} writes into {name} instead of into a copy")  # fmt: skip
+            expect_same_bits(
+                f"{function} changed what it was given",
+                {name: values[name]},
+                {name: value},
+                cause=f"{function} writes into {name} instead of into a copy",
+            )
 
 
 @law(
@@ -263,13 +267,21 @@ def the_checkpoint_is_independent(solution: Any, arrays: Arrays) -> None:
     given = arrays.given(state)
     checkpoint = solution.save_state(given)
     change(arrays, given)
-    expect_same_bits("the checkpoint changed when the state did", state, read_state(arrays, "save_state", checkpoint),
-                     cause="the state's own dict, list or arrays were kept, not copies")  # fmt: skip
+    expect_same_bits(
+        "the checkpoint changed when the state did",
+        state,
+        read_state(arrays, "save_state", checkpoint),
+        cause="the state's own dict, list or arrays were kept, not copies",
+    )
     kept = arrays.given(state)
     change(arrays, solution.restore_state(kept, dict(SETTINGS)))
     after = read_state(arrays, "restore_state", kept)
-    expect_same_bits("the checkpoint changed when the restored state did", state, after,
-                     cause="restore_state hands out the checkpoint's own dict, list or arrays")  # fmt: skip
+    expect_same_bits(
+        "the checkpoint changed when the restored state did",
+        state,
+        after,
+        cause="restore_state hands out the checkpoint's own dict, list or arrays",
+    )
 
 
 def change(arrays: Arrays, state: State) -> None:
@@ -291,8 +303,7 @@ def restoring_gives_back_the_state(solution: Any, arrays: Arrays) -> None:
     saved = [trained(solution, arrays, state, sequence[:n]) for n in range(21)]
     found = [restored(solution, arrays, solution.save_state(arrays.given(state))) for state in saved]
     for n, (ours, theirs) in enumerate(zip(saved, found, strict=True)):
-        expect_same_bits("the restored state is not the one that was saved", ours, theirs, step=n,
-                         whole=(saved, found))  # fmt: skip
+        expect_same_bits("the restored state is not the one that was saved", ours, theirs, step=n, whole=(saved, found))
 
 
 def restored(solution: Any, arrays: Arrays, checkpoint: Any) -> State:
@@ -318,9 +329,15 @@ def a_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
             value = solution.train(at_stop, arrays.given(sequence[stop:n]), dict(SETTINGS))
             found = read_state(arrays, "train", value)
             intact = same_tree(whole[stop], restored(solution, arrays, checkpoint))
-            expect_same_bits(f"resumed after step {stop}, training is not what it was", whole[n], found, step=n,
-                             cause="train takes something from elsewhere, kept from another call" if intact else
-                             "the state was not restored: see the law on it")  # fmt: skip
+            expect_same_bits(
+                f"resumed after step {stop}, training is not what it was",
+                whole[n],
+                found,
+                step=n,
+                cause="train takes something from elsewhere, kept from another call"
+                if intact
+                else "the state was not restored: see the law on it",
+            )
 
 
 def trace(solution: Any, arrays: Arrays) -> Any:

@@ -81,14 +81,20 @@ def delivered(solution: Any, arrays: Arrays, num_workers: int, start: int, indic
     """What the solution delivers of the epoch from a position on."""
     samples, order = arrays.given(draw_samples()), list(indices)
     value = solution.augmented_epoch(samples, order, SEED, EPOCH, num_workers, start)
-    expect_same_bits("augmented_epoch changed its samples", draw_samples(), arrays.found("augmented_epoch", samples),
-                     cause="the noise is added to the samples themselves")  # fmt: skip
+    expect_same_bits(
+        "augmented_epoch changed its samples",
+        draw_samples(),
+        arrays.found("augmented_epoch", samples),
+        cause="the noise is added to the samples themselves",
+    )
     expect(order == indices, "augmented_epoch changed the order it was given")
     found = arrays.found("augmented_epoch", value)
     count = f"{len(found)} arrays" if isinstance(found, list) else described(found)
     wanted = len(order) - start
-    expect(count == f"{wanted} arrays", f"from position {start} of {len(order)} on, augmented_epoch must return "
-           f"{wanted} arrays; it returned {count}")  # fmt: skip
+    expect(
+        count == f"{wanted} arrays",
+        f"from position {start} of {len(order)} on, augmented_epoch must return {wanted} arrays; it returned {count}",
+    )
     return list(found)
 
 
@@ -125,8 +131,9 @@ def the_same_three_begin_the_same_stream(solution: Any, arrays: Arrays) -> Any:
         what, first = f"the noise after {function}{key} is another when all is called again", {"noise": streams[0]}
         twins = [noise(solution, arrays, twin_of(generator)) for generator in [make(*key)] * 2]
         expect(same_bits(*twins), what, cause="augment draws from elsewhere, not from the generator it is given")
-        expect_same_bits(what, first, {"noise": streams[1]},
-                         cause="its generator has no seed, or goes on from an earlier call")  # fmt: skip
+        expect_same_bits(
+            what, first, {"noise": streams[1]}, cause="its generator has no seed, or goes on from an earlier call"
+        )
         expect_same_bits(what, first, {"noise": streams[2]}, cause="it depends on the time or on the process")
         begun[f"{function}{key}"] = streams[0]
     return begun
@@ -160,8 +167,15 @@ def no_two_streams_are_the_same(solution: Any, arrays: Arrays) -> None:
             where = f"{told(names, first)} and {told(names, second)}"
             part = [f"{names[i]} does not count, or only a part of it" for i in differing((first, second))]
             others = "the three become one number or text that others become, too, or are mixed into too few bits"
-            raise Loss(f"{function}: two streams share their noise", where, None, "no such pair", f"{len(pairs)} pairs",
-                       cause="" if most == LENGTH else WITHIN, otherwise=others if part[1:] else part[0])  # fmt: skip
+            raise Loss(
+                f"{function}: two streams share their noise",
+                where,
+                None,
+                "no such pair",
+                f"{len(pairs)} pairs",
+                cause="" if most == LENGTH else WITHIN,
+                otherwise=others if part[1:] else part[0],
+            )
         if meeting := meeting_rows([stream(key, LONG) for key in NEAR]):
             both = " and ".join(told(names, NEAR[i]) for i in meeting)
             text = f"of their first {LONG} numbers, {ROW} in a row are the same"
@@ -225,9 +239,12 @@ def streams_do_not_mix(solution: Any, arrays: Arrays) -> None:
         generators = [make(*key) for key in keys]
         rounds = [[noise(solution, arrays, generator) for generator in generators] for _ in range(3)]
         in_turns = [list(stream) for stream in zip(*rounds, strict=True)]
-        expect_same_bits(f"two generators of {function} that take turns give what neither gives alone",
-                         {"noise": alone}, {"noise": in_turns},
-                         cause="both draw from one generator: the program's own, or one kept outside")  # fmt: skip
+        expect_same_bits(
+            f"two generators of {function} that take turns give what neither gives alone",
+            {"noise": alone},
+            {"noise": in_turns},
+            cause="both draw from one generator: the program's own, or one kept outside",
+        )
 
 
 @law(
@@ -240,10 +257,16 @@ def noise_is_new_and_normal(solution: Any, arrays: Arrays) -> None:
     for dtype in (np.float64, np.float32):
         zeros, generator = np.zeros((512, 512), dtype), solution.worker_generator(SEED, EPOCH, 0)
         first, second = (augmented(solution, arrays, zeros, generator).astype(np.float64) for _ in range(2))
-        expect(len(np.unique(first)) > DRAWS / 2, "augment added the same number to many elements",
-               cause="fewer numbers were drawn than the sample has elements")  # fmt: skip
-        expect(not same_bits(first, second), "two calls of augment with one generator added the same noise",
-               cause="the generator does not move on: it was copied or begun anew")  # fmt: skip
+        expect(
+            len(np.unique(first)) > DRAWS / 2,
+            "augment added the same number to many elements",
+            cause="fewer numbers were drawn than the sample has elements",
+        )
+        expect(
+            not same_bits(first, second),
+            "two calls of augment with one generator added the same noise",
+            cause="the generator does not move on: it was copied or begun anew",
+        )
         text = f"of {DRAWS} numbers of noise, the {{}} is {{:.3f}} and must be near {{}}"
         expect(bool(abs(first.mean()) < OFF), text.format("mean", first.mean(), 0), cause="the noise is not normal")
         expect(bool(abs(first.std() - 1) < OFF), text.format("spread", first.std(), 1), cause="another scale or kind")
@@ -252,11 +275,19 @@ def noise_is_new_and_normal(solution: Any, arrays: Arrays) -> None:
     sample = draw_samples()[1]
     given, key = arrays.given(sample), (SEED, EPOCH, 1)
     value = solution.augment(given, solution.worker_generator(*key))
-    expect_same_bits("augment changed its sample", {"sample": sample}, {"sample": arrays.found("augment", given)},
-                     cause="the noise is added in place")  # fmt: skip
+    expect_same_bits(
+        "augment changed its sample",
+        {"sample": sample},
+        {"sample": arrays.found("augment", given)},
+        cause="the noise is added in place",
+    )
     exact = sample + noise(solution, arrays, solution.worker_generator(*key), sample.shape)
-    expect_within("augment did not add its noise to the sample", {"augmented": exact},
-                  {"augmented": arrays.found("augment", value)}, ALLOWANCE)  # fmt: skip
+    expect_within(
+        "augment did not add its noise to the sample",
+        {"augmented": exact},
+        {"augmented": arrays.found("augment", value)},
+        ALLOWANCE,
+    )
 
 
 @law(

@@ -88,8 +88,11 @@ def likely_cause(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
     if {"step", "optimizer"} <= groups and "model" not in groups:
         text = "a new run on the old weights: step, optimizer, schedule, order, position and dropout start anew"
         return text + _by_the_rate(found)
-    texts = [CAUSES[prefix](expected, found, [path for path in lost if is_below(path, prefix)]) for prefix in CAUSES
-             if prefix in groups]  # fmt: skip
+    texts = [
+        CAUSES[prefix](expected, found, [path for path in lost if is_below(path, prefix)])
+        for prefix in CAUSES
+        if prefix in groups
+    ]
     return "; ".join(texts)
 
 

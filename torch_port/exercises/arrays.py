@@ -31,8 +31,12 @@ class TorchArrays:
                 return np.array((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
             if isinstance(leaf, PLAIN):
                 return leaf
-            raise Loss(f"{where} must return {self.kind}s and plain numbers", where=path or where,
-                       expected=f"a {self.kind}", found=described(leaf))  # fmt: skip
+            raise Loss(
+                f"{where} must return {self.kind}s and plain numbers",
+                where=path or where,
+                expected=f"a {self.kind}",
+                found=described(leaf),
+            )
 
         return over_leaves(copied, tree, sequence=list)
 

@@ -23,9 +23,18 @@ from torch_port import rng
 from torch_port.proof.judging import Chance, Sides, measures
 
 RUN = RunConfig(
-    hidden=(16,), dropout=0.3, batch_norm=True, batch_size=256, schedule="step", step_size=5, amsgrad=True,
-    weight_decay=0.01, noise=0.1, evaluate_every=3, seed=5,
-)  # fmt: skip
+    hidden=(16,),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=256,
+    schedule="step",
+    step_size=5,
+    amsgrad=True,
+    weight_decay=0.01,
+    noise=0.1,
+    evaluate_every=3,
+    seed=5,
+)
 STOP, STEPS = 8, 4  # in the second epoch, between two decays, after the first evaluations
 PACKAGES: list[Any] = [numpy_ref, torch_port]
 

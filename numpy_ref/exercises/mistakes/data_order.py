@@ -22,8 +22,11 @@ def mistakes(right: Any, arrays: Arrays) -> Table:
     kept: dict[int, Any] = {}
     salt = str(perf_counter_ns())  # another for each wrong version, as that of hash() is for each process
 
-    def batch(over: Any = lambda at, n, size: at == n, cut: Any = lambda o, at, k: o[at : at + k],
-              new: Any = lambda state, at, after: state) -> Replacements:  # fmt: skip
+    def batch(
+        over: Any = lambda at, n, size: at == n,
+        cut: Any = lambda o, at, k: o[at : at + k],
+        new: Any = lambda state, at, after: state,
+    ) -> Replacements:
         def next_batch(state: Any, batch_size: int) -> Any:
             n, rng, at = state["n"], state["rng"], state["consumed"]
             order, following = right.draw_order(n, rng)

@@ -33,8 +33,9 @@ def step(**seams: Any) -> Replacements:
     """A step with a part of it replaced: first buffer, later one, look ahead, or new parameter."""
     first, later, ahead, new = (USUAL_STEP | seams).values()
 
-    def sgd_step(p: Any, g: Any, b: Any, lr: float, *, momentum: float = 0.9, dampening: float = 0.0,
-                 nesterov: bool = False) -> Any:  # fmt: skip
+    def sgd_step(
+        p: Any, g: Any, b: Any, lr: float, *, momentum: float = 0.9, dampening: float = 0.0, nesterov: bool = False
+    ) -> Any:
         old, share = b, 1 - dampening
         b = first(g, share) if old is None else later(old, g, momentum, share)
         return new(p, ahead(g, b, g * 0 if old is None else old, momentum) if nesterov else b, lr), b

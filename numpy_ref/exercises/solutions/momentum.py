@@ -121,9 +121,14 @@ def resume_from_full_checkpoint(
     """
     saved = save_checkpoint(checkpoint["params"], checkpoint["buffers"])
     return train_n_steps(
-        saved["params"], saved["buffers"], grads_sequence, lr,
-        momentum=momentum, dampening=dampening, nesterov=nesterov,
-    )  # fmt: skip
+        saved["params"],
+        saved["buffers"],
+        grads_sequence,
+        lr,
+        momentum=momentum,
+        dampening=dampening,
+        nesterov=nesterov,
+    )
 
 
 def resume_from_weights_only(
@@ -150,6 +155,4 @@ def resume_from_weights_only(
     """
     copies = [p.copy() for p in params]
     nothing: Buffers = [None for _ in params]
-    return train_n_steps(
-        copies, nothing, grads_sequence, lr, momentum=momentum, dampening=dampening, nesterov=nesterov
-    )  # fmt: skip
+    return train_n_steps(copies, nothing, grads_sequence, lr, momentum=momentum, dampening=dampening, nesterov=nesterov)
