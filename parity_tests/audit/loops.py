@@ -34,9 +34,22 @@ class Everything:
     """Resumes; draws from every generator, and has every kind of state. Each name in KEYS is one entry of its file."""
 
     KEYS: ClassVar[tuple[str, ...]] = (
-        "model", "optimizer", "schedule", "scaler", "torch", "numpy", "python", "own", "order", "permutation", "used",
-        "epoch", "average", "best", "train",
-    )  # fmt: skip
+        "model",
+        "optimizer",
+        "schedule",
+        "scaler",
+        "torch",
+        "numpy",
+        "python",
+        "own",
+        "order",
+        "permutation",
+        "used",
+        "epoch",
+        "average",
+        "best",
+        "train",
+    )
     FORGETS: ClassVar[str] = ""
 
     def __init__(self) -> None:
@@ -72,13 +85,22 @@ class Everything:
 
     def state_dict(self) -> State:
         return {
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict(),
-            "torch": torch.get_rng_state(), "numpy": _plain_numpy(), "python": random.getstate(),
-            "own": self.own.bit_generator.state, "order": self.order.generator.get_state(),
-            "permutation": self.order.permutation, "used": self.order.used, "epoch": self.epoch,
-            "average": self.average, "best": self.best, "train": self.model[1].training,
-        }  # fmt: skip
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "torch": torch.get_rng_state(),
+            "numpy": _plain_numpy(),
+            "python": random.getstate(),
+            "own": self.own.bit_generator.state,
+            "order": self.order.generator.get_state(),
+            "permutation": self.order.permutation,
+            "used": self.order.used,
+            "epoch": self.epoch,
+            "average": self.average,
+            "best": self.best,
+            "train": self.model[1].training,
+        }
 
     def load_state_dict(self, state: State) -> None:
         state = {name: value for name, value in state.items() if name != self.FORGETS}
@@ -109,11 +131,22 @@ def _plain_numpy() -> Any:
 
 # What the audit must name first for each forgotten entry.
 NAMED = {
-    "model": ("model",), "optimizer": ("optimizer",), "schedule": ("schedule",), "scaler": ("scaler",),
-    "torch": ("rng/torch",), "numpy": ("rng/numpy",), "python": ("rng/python",), "own": ("own",),
-    "order": ("order.generator",), "permutation": ("order.permutation",), "used": ("order.used",), "epoch": ("epoch",),
-    "average": ("average",), "best": ("best",), "train": ("model.1.training",),
-}  # fmt: skip
+    "model": ("model",),
+    "optimizer": ("optimizer",),
+    "schedule": ("schedule",),
+    "scaler": ("scaler",),
+    "torch": ("rng/torch",),
+    "numpy": ("rng/numpy",),
+    "python": ("rng/python",),
+    "own": ("own",),
+    "order": ("order.generator",),
+    "permutation": ("order.permutation",),
+    "used": ("order.used",),
+    "epoch": ("epoch",),
+    "average": ("average",),
+    "best": ("best",),
+    "train": ("model.1.training",),
+}
 for _name in Everything.KEYS:
     globals()[f"Forgets_{_name}"] = type(f"Forgets_{_name}", (Everything,), {"FORGETS": _name, "__module__": __name__})
 
@@ -273,9 +306,11 @@ class Streams(Plain):
     """Generators of every library, each in a place of its own."""
 
     KINDS: ClassVar[State] = {
-        "torch": lambda: torch.Generator().manual_seed(1), "numpy": lambda: np.random.default_rng(1),
-        "old": lambda: np.random.RandomState(1), "python": lambda: random.Random(1),
-    }  # fmt: skip
+        "torch": lambda: torch.Generator().manual_seed(1),
+        "numpy": lambda: np.random.default_rng(1),
+        "old": lambda: np.random.RandomState(1),
+        "python": lambda: random.Random(1),
+    }
     KIND = "torch"
 
     def __init__(self) -> None:

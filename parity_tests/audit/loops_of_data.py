@@ -42,9 +42,14 @@ class Loads(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.data = DataLoader(
-            Numbered(self.noise), BATCH, shuffle=self.shuffle, num_workers=self.workers, collate_fn=self.collate,
-            persistent_workers=self.persistent, generator=torch.Generator().manual_seed(1),
-        )  # fmt: skip
+            Numbered(self.noise),
+            BATCH,
+            shuffle=self.shuffle,
+            num_workers=self.workers,
+            collate_fn=self.collate,
+            persistent_workers=self.persistent,
+            generator=torch.Generator().manual_seed(1),
+        )
         self.batches = iter(self.data)
         self.used = 0
 
@@ -132,9 +137,11 @@ class DrawsInWorkers(Loads):
     def load_state_dict(self, state: State) -> None:
         Plain.load_state_dict(self, state)
         self.data = DataLoader(
-            torch.utils.data.Subset(self.data.dataset, range(state["used"] * BATCH, SAMPLES)), BATCH,
-            num_workers=1, collate_fn=self.collate,
-        )  # fmt: skip
+            torch.utils.data.Subset(self.data.dataset, range(state["used"] * BATCH, SAMPLES)),
+            BATCH,
+            num_workers=1,
+            collate_fn=self.collate,
+        )
         self.batches, self.used = iter(self.data), state["used"]
         self.data = DataLoader(Numbered(True), BATCH, num_workers=1, collate_fn=self.collate)
 

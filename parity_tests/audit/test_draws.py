@@ -199,18 +199,39 @@ def no_states():
     drawn.draw(1)
     moved[8:12] = drawn.state[8:12]
     return [
-        None, 3, "MT19937", b"\0" * 5056, [], {}, (3, (1, 2), None), torch.zeros(5056, dtype=torch.uint8),
-        torch.zeros(5056), torch.zeros(5055, dtype=torch.uint8), torch.zeros(1, 5056, dtype=torch.uint8), moved, left,
-        np.zeros(5056, np.uint8), {"bit_generator": "PCG64"}, {"bit_generator": "other", "state": {}},
-        {"bit_generator": torch.zeros(2)}, pcg | {"state": {"state": 1, "inc": 2}}, pcg | {"has_uint32": 2},
-        pcg | {"state": {"state": 2**128, "inc": 1}}, philox | {"buffer_pos": 5}, philox | {"buffer_pos": -1},
-        sfc | {"state": {"state": [1, 2, 3]}}, sfc | {"state": {"state": [1, 2, 3, -1]}},
+        None,
+        3,
+        "MT19937",
+        b"\0" * 5056,
+        [],
+        {},
+        (3, (1, 2), None),
+        torch.zeros(5056, dtype=torch.uint8),
+        torch.zeros(5056),
+        torch.zeros(5055, dtype=torch.uint8),
+        torch.zeros(1, 5056, dtype=torch.uint8),
+        moved,
+        left,
+        np.zeros(5056, np.uint8),
+        {"bit_generator": "PCG64"},
+        {"bit_generator": "other", "state": {}},
+        {"bit_generator": torch.zeros(2)},
+        pcg | {"state": {"state": 1, "inc": 2}},
+        pcg | {"has_uint32": 2},
+        pcg | {"state": {"state": 2**128, "inc": 1}},
+        philox | {"buffer_pos": 5},
+        philox | {"buffer_pos": -1},
+        sfc | {"state": {"state": [1, 2, 3]}},
+        sfc | {"state": {"state": [1, 2, 3, -1]}},
         mersenne | {"state": {"key": mersenne["state"]["key"], "pos": 625}},
         mersenne | {"state": {"key": mersenne["state"]["key"][1:], "pos": 1}},
-        (version, (*words[:-1], 625), normal), (version, (2**32, *words[1:]), normal),
+        (version, (*words[:-1], 625), normal),
+        (version, (2**32, *words[1:]), normal),
         (version, (0,) * 624 + (1,), None),
-        ("MT19937", torch.zeros(624), 1, 0, 0.0), (torch.zeros(2), 1, 2, 3, 4), (torch.zeros(2), 1, 2),
-    ]  # fmt: skip
+        ("MT19937", torch.zeros(624), 1, 0, 0.0),
+        (torch.zeros(2), 1, 2, 3, 4),
+        (torch.zeros(2), 1, 2),
+    ]
 
 
 @given(

@@ -161,10 +161,17 @@ def test_a_hang_is_told_with_the_user_s_frames(workers: Workers) -> None:
 def test_the_process_is_as_it_was(workers: Workers) -> None:
     def state() -> object:
         return (
-            torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(),  # noqa: NPY002
-            os.getcwd(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), dict(os.environ),
-            signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGCHLD),
-        )  # fmt: skip
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),  # noqa: NPY002
+            os.getcwd(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            dict(os.environ),
+            signal.getsignal(signal.SIGINT),
+            signal.getsignal(signal.SIGALRM),
+            signal.getsignal(signal.SIGCHLD),
+        )
 
     before = state()
     audited(workers, "Everything")

@@ -10,8 +10,10 @@ from torch_port.audit.script.file_causes import COMES_BACK, LINES, UNTRIED, misc
 
 MODEL = {"model": {"layer.weight": torch.ones(3, 2), "layer.bias": torch.ones(2)}}
 STATE = {
-    "exp_avg": torch.ones(3, 2), "exp_avg_sq": torch.ones(3, 2), "step": torch.tensor(4.0),
-}  # fmt: skip
+    "exp_avg": torch.ones(3, 2),
+    "exp_avg_sq": torch.ones(3, 2),
+    "step": torch.tensor(4.0),
+}
 OPTIMIZER = {"optimizer": {"state": {0: STATE}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}}
 ENDS = [Difference(8, "a", 1.0, 2.0, 1.0), Difference(8, "b", 1.0, 4.0, 3.0)]
 

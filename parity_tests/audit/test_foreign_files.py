@@ -50,9 +50,11 @@ from torch_port.interop import errors
 nn = torch.nn
 
 
-MODERN = set(DTYPES) - {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.complex64} - {
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
-}  # fmt: skip
+MODERN = (
+    set(DTYPES)
+    - {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.complex64}
+    - {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
 SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (8, 8), (1003,)]
 
 
@@ -212,14 +214,28 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         out.addfile(member, io.BytesIO(whole[0]))
     tarred = tarred.getvalue()
     contents = {
-        "empty": b"", "text": b"hello world", "zeros": bytes(1000), "pickle": pickle.dumps({"a": 1}), "PK": b"PK\3\4",
-        "npz": archive({"a.npy": b"x"}), "packed": archive({"x/data.pkl": bytes(10**5)}, zipfile.ZIP_DEFLATED),
-        "expanded": buffer.getvalue(), "whole": whole[0], "cut": whole[0][:-40], "old": whole[1][:-40], "tar": tarred,
-        "gzip": gzip.compress(whole[0]), "header": struct.pack("<Q", 2**50) + b"{}", "words": b"checkpoint\nmodel\n",
+        "empty": b"",
+        "text": b"hello world",
+        "zeros": bytes(1000),
+        "pickle": pickle.dumps({"a": 1}),
+        "PK": b"PK\3\4",
+        "npz": archive({"a.npy": b"x"}),
+        "packed": archive({"x/data.pkl": bytes(10**5)}, zipfile.ZIP_DEFLATED),
+        "expanded": buffer.getvalue(),
+        "whole": whole[0],
+        "cut": whole[0][:-40],
+        "old": whole[1][:-40],
+        "tar": tarred,
+        "gzip": gzip.compress(whole[0]),
+        "header": struct.pack("<Q", 2**50) + b"{}",
+        "words": b"checkpoint\nmodel\n",
         "LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n",
-        "npy": b"\x93NUMPY\x01\0" + bytes(99), "h5": b"\x89HDF\r\n\x1a\n" + bytes(99), "zip": archive({"a": b"x"}),
-        "gguf": b"GGUF" + bytes(99), "zstd": b"\x28\xb5\x2f\xfd" + bytes(9),
-    }  # fmt: skip
+        "npy": b"\x93NUMPY\x01\0" + bytes(99),
+        "h5": b"\x89HDF\r\n\x1a\n" + bytes(99),
+        "zip": archive({"a": b"x"}),
+        "gguf": b"GGUF" + bytes(99),
+        "zstd": b"\x28\xb5\x2f\xfd" + bytes(9),
+    }
     (tmp_path / "whole").write_bytes(contents.pop("whole"))
     foreign.read(tmp_path / "whole")
     texts = {}

@@ -70,8 +70,13 @@ def test_what_a_class_holds_goes_back() -> None:
     assert seen.slots["globals.Table.rows[0]"].group == "globals.Table.rows"
     assert expression(seen, "globals.Table.rows[0]") == "Table.rows[0]"
     Table.dice.random()
-    new = {"globals.Table.size": 5, "globals.Table.rows[0]": torch.ones(2), "globals.Table.dice": state,
-           "globals.Table.extra": 1, "Shorter.own": 2}  # fmt: skip
+    new = {
+        "globals.Table.size": 5,
+        "globals.Table.rows[0]": torch.ones(2),
+        "globals.Table.dice": state,
+        "globals.Table.extra": 1,
+        "Shorter.own": 2,
+    }
     assert put_back(walk(SimpleNamespace(a=Shorter()), module), new) == []
     assert (Table.size, Table.rows[0].tolist(), Table.dice.getstate()) == (5, [1, 1], state)
     assert (vars(Table)["extra"], vars(Shorter)["own"]) == (1, 2)
@@ -110,9 +115,14 @@ def test_members_of_an_enum_are_no_state() -> None:
 
 
 KEYS = st.one_of(
-    st.integers(-3, 3), st.booleans(), st.floats(-2, 2), st.text("01.a-[", min_size=1, max_size=3), st.none(),
-    st.binary(max_size=2), st.tuples(st.integers(0, 2), st.text("a]", max_size=1)),
-)  # fmt: skip
+    st.integers(-3, 3),
+    st.booleans(),
+    st.floats(-2, 2),
+    st.text("01.a-[", min_size=1, max_size=3),
+    st.none(),
+    st.binary(max_size=2),
+    st.tuples(st.integers(0, 2), st.text("a]", max_size=1)),
+)
 
 
 @given(st.dictionaries(KEYS, st.integers(), max_size=5), st.dictionaries(KEYS, st.integers(), max_size=5))
@@ -170,18 +180,23 @@ def test_functions_that_a_library_calls_are_walked() -> None:
     run = SimpleNamespace(loader=loader, model=model, optimizer=optimizer, schedule=schedule)
     seen = walk(run)
     expected = {
-        "loader.collate_fn.dice": dice, "loader.collate_fn.__kwdefaults__.noise": noise,
-        "loader.collate_fn.calls": 0, "model.0._forward_hooks[0].__kwdefaults__.seen": [0],
+        "loader.collate_fn.dice": dice,
+        "loader.collate_fn.__kwdefaults__.noise": noise,
+        "loader.collate_fn.calls": 0,
+        "model.0._forward_hooks[0].__kwdefaults__.seen": [0],
         "model.1.weight._backward_hooks[0].rates.now": 1.0,
         "optimizer._optimizer_step_post_hooks[0].keywords.seen": [5],
         "optimizer._optimizer_step_post_hooks[0].args[0]": {3},
-    }  # fmt: skip
+    }
     assert {path: seen.slots[path].value for path in expected} == expected
     for path in expected:
         assert eval(expression(seen, path), {"self": run}) == expected[path], path
-    new = {"model.0._forward_hooks[0].__kwdefaults__.seen": [4], "loader.collate_fn.calls": 2,
-           "model.1.weight._backward_hooks[0].rates.now": 0.5,
-           "optimizer._optimizer_step_post_hooks[0].args[0]": {4}}  # fmt: skip
+    new = {
+        "model.0._forward_hooks[0].__kwdefaults__.seen": [4],
+        "loader.collate_fn.calls": 2,
+        "model.1.weight._backward_hooks[0].rates.now": 0.5,
+        "optimizer._optimizer_step_post_hooks[0].args[0]": {4},
+    }
     assert put_back(seen, new) == []
     assert next(iter(optimizer._optimizer_step_post_hooks.values())).args == ({4},)
     assert (rolled, collate.calls, rates) == ([4], 2, {"now": 0.5})  # type: ignore[attr-defined]

@@ -73,13 +73,27 @@ def test_all_kinds_of_state_have_their_paths() -> None:
     run.step()
     slots = walk(run).slots
     for path, kind in {
-        "model.0.weight": "parameter", "model.0.weight.grad": "gradient", "model.0.weight.requires_grad": "mode",
-        "model.1.running_mean": "buffer", "model.1.training": "mode", "optimizer/exp_avg/0.weight": "optimizer",
-        "optimizer/step/0.weight": "optimizer", "optimizer/lr": "schedule", "schedule.last_epoch": "schedule",
-        "scaler.scale": "scaler", "scaler.growth_tracker": "scaler", "own": "generator", "order.generator": "generator",
-        "order.permutation": "other", "order.used": "counter", "epoch": "counter", "average.0.weight": "other",
-        "rng/torch": "generator", "rng/numpy": "generator", "rng/python": "generator",
-    }.items():  # fmt: skip
+        "model.0.weight": "parameter",
+        "model.0.weight.grad": "gradient",
+        "model.0.weight.requires_grad": "mode",
+        "model.1.running_mean": "buffer",
+        "model.1.training": "mode",
+        "optimizer/exp_avg/0.weight": "optimizer",
+        "optimizer/step/0.weight": "optimizer",
+        "optimizer/lr": "schedule",
+        "schedule.last_epoch": "schedule",
+        "scaler.scale": "scaler",
+        "scaler.growth_tracker": "scaler",
+        "own": "generator",
+        "order.generator": "generator",
+        "order.permutation": "other",
+        "order.used": "counter",
+        "epoch": "counter",
+        "average.0.weight": "other",
+        "rng/torch": "generator",
+        "rng/numpy": "generator",
+        "rng/python": "generator",
+    }.items():
         assert slots[path].kind == kind, path
     assert slots["optimizer/exp_avg/0.weight"].group == "optimizer/exp_avg"
 
@@ -88,11 +102,12 @@ PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(
 TREES = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text("ab.", min_size=1, max_size=3), inner, max_size=4),
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.text("ab.", min_size=1, max_size=3), inner, max_size=4),
         st.tuples(inner, inner),
     ),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(st.sampled_from("uvwxyz"), TREES, max_size=4))
@@ -129,10 +144,18 @@ def test_one_bit_of_a_tensor_is_seen(dtype: str, size: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        np.arange(3), np.float32(2), np.zeros(0), np.array(["a"]), {"a": (1, [2.0, None])}, {1, 2}, frozenset("a"),
-        torch.zeros(0), torch.tensor(1.5, dtype=torch.bfloat16), np.zeros((2, 0)),
+        np.arange(3),
+        np.float32(2),
+        np.zeros(0),
+        np.array(["a"]),
+        {"a": (1, [2.0, None])},
+        {1, 2},
+        frozenset("a"),
+        torch.zeros(0),
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        np.zeros((2, 0)),
     ],
-)  # fmt: skip
+)
 def test_values_survive_the_file(value: Any, tmp_path: Any) -> None:
     torch.save(encode(value), tmp_path / "file")
     back = decode(torch.load(tmp_path / "file", weights_only=True))
@@ -142,9 +165,13 @@ def test_values_survive_the_file(value: Any, tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     "generator",
-    [np.random.default_rng(1), np.random.RandomState(1), np.random.Generator(np.random.Philox(1)),
-     torch.Generator().manual_seed(1)],
-)  # fmt: skip
+    [
+        np.random.default_rng(1),
+        np.random.RandomState(1),
+        np.random.Generator(np.random.Philox(1)),
+        torch.Generator().manual_seed(1),
+    ],
+)
 def test_generators_go_back(generator: Any, tmp_path: Any) -> None:
     def draw() -> Any:
         if isinstance(generator, torch.Generator):
@@ -181,8 +208,16 @@ def test_closures_methods_iterators_and_slots_are_walked() -> None:
 
     numbers, batches = iter([1, 2, 3]), stream()
     next(numbers), next(batches), next(batches)
-    run = Thing(slotted=slotted, call=counter, method=Thing(x=1).__init__, numbers=numbers, batches=batches,
-                both=enumerate(iter([7])), queue=deque([1, 2]), number=itertools.count(4))  # fmt: skip
+    run = Thing(
+        slotted=slotted,
+        call=counter,
+        method=Thing(x=1).__init__,
+        numbers=numbers,
+        batches=batches,
+        both=enumerate(iter([7])),
+        queue=deque([1, 2]),
+        number=itertools.count(4),
+    )
     seen = walk(run)
     values = {path: slot.value for path, slot in seen.slots.items()}
     assert values["slotted.count"] == 3

@@ -75,8 +75,12 @@ def test_what_was_kept_is_delivered_by_loader_and_step(
             sizes += file.stat().st_size if file.exists() else 0
             assert not (file.exists() and (end or step <= after))
     assert sizes <= most
-    whole = all(batch_file(folder, int(step), place).exists() for step, found in steps.items()
-                for place, one in enumerate(found) if one[3] and int(step) > after)  # fmt: skip
+    whole = all(
+        batch_file(folder, int(step), place).exists()
+        for step, found in steps.items()
+        for place, one in enumerate(found)
+        if one[3] and int(step) > after
+    )
     feeder = Feeder(folder, {step: found for step, found in steps.items() if int(step) > after})
     for step in range(1, len(given_) + 1) if whole else ():
         for name in "ba":
@@ -170,8 +174,10 @@ def test_a_state_that_is_lost_and_changes_nothing_is_within_any_floor(steps: int
     def record(value: int, at: int) -> Record:
         found = Record.__new__(Record)
         found.deliveries = {}
-        found.at = {step: {"m.w": Leaf("parameter", str(step == at and value), "float32", (), "", float(value))}
-                    for step in range(1, steps + 1)}  # fmt: skip
+        found.at = {
+            step: {"m.w": Leaf("parameter", str(step == at and value), "float32", (), "", float(value))}
+            for step in range(1, steps + 1)
+        }
         return found
 
     at = 2 if later else 1

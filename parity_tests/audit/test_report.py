@@ -44,9 +44,16 @@ HELD = Stop((1,), True, "bitwise", curve=((1, 0.0), (2, 0.0)))
 BROKEN = Report("my:Run", 24, "broken", Control(True), (LOST, HELD), (State("a", "other", True, True, None),))
 
 NASTY_TEXTS = [
-    "model.layer0.weight", "<script>alert(1)</script>", "&amp;",
-    '" onload="x', "a\nb", "\x1b[2J", "\u202e", "]]>", "é\ud800"
-]  # fmt: skip
+    "model.layer0.weight",
+    "<script>alert(1)</script>",
+    "&amp;",
+    '" onload="x',
+    "a\nb",
+    "\x1b[2J",
+    "\u202e",
+    "]]>",
+    "é\ud800",
+]
 texts = st.text(max_size=12) | st.sampled_from(NASTY_TEXTS)
 plain = st.booleans() | st.integers() | st.floats() | texts | st.none()
 sizes = st.floats(min_value=0) | st.just(math.nan)

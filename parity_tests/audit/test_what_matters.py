@@ -127,8 +127,10 @@ def test_what_changes_anything_is_kept(names: set[str], matter: list[set[str]]) 
 @given(st.lists(st.sampled_from([None, 1, 2]), min_size=1, max_size=6))
 def test_a_path_moves_when_it_has_two_values(values: list[int | None]) -> None:
     record = Record.__new__(Record)
-    record.at = {step: {} if value is None else {"n": Leaf("counter", str(value), "int", (), "", value)}
-                 for step, value in enumerate(values)}  # fmt: skip
+    record.at = {
+        step: {} if value is None else {"n": Leaf("counter", str(value), "int", (), "", value)}
+        for step, value in enumerate(values)
+    }
     assert judge.changing(record) == ({"n"} if len({*values} - {None}) > 1 else set())
 
 

@@ -108,6 +108,9 @@ def crowded(draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[st
     return [
         text.get_text()
         for text, box in boxes.items()
-        if box.x0 < edge.x0 or box.x1 > edge.x1 or box.y0 < edge.y0 or box.y1 > edge.y1
+        if box.x0 < edge.x0
+        or box.x1 > edge.x1
+        or box.y0 < edge.y0
+        or box.y1 > edge.y1
         or any(box.overlaps(there) for other, there in boxes.items() if other is not text)
-    ]  # fmt: skip
+    ]

@@ -613,14 +613,18 @@ def test_the_loop_that_the_module_shows_runs_a_command_to_its_end(
 ) -> None:
     """Each process is asked to stop in its fourth update: three processes for nine steps."""
     assert " ".join(LOOP.format(command="COMMAND").split()) in " ".join((interrupt.__doc__ or "").split())
-    program = MEETING.partition("def met")[0] + (
-        "def met(*arguments):\n"
-        "    visits.append(os.write(1, b'x'))\n"
-        "    if len(visits) == int(visit):\n"
-        "        signal.raise_signal(signal.SIGTERM)\n"
-        "    return real(*arguments)\n"
-        "setattr(owner, last, met)"
-    ) + MEETING.partition("setattr(owner, last, met)")[2]  # fmt: skip
+    program = (
+        MEETING.partition("def met")[0]
+        + (
+            "def met(*arguments):\n"
+            "    visits.append(os.write(1, b'x'))\n"
+            "    if len(visits) == int(visit):\n"
+            "        signal.raise_signal(signal.SIGTERM)\n"
+            "    return real(*arguments)\n"
+            "setattr(owner, last, met)"
+        )
+        + MEETING.partition("setattr(owner, last, met)")[2]
+    )
     words = ["train", "--data", data, "--dir", tmp_path / "run", "--steps", TOTAL, *WORDS, "--quiet"]
     words = [sys.executable, "-c", program, "numpy_ref", *place_of(NUMPY, UPDATE), 4, *words]
     command = LOOP.format(command=shlex.join(map(str, words)))

@@ -189,9 +189,10 @@ def test_what_a_right_solution_does_besides_changes_no_verdict(tmp_path: Path, m
 
 def test_what_a_solution_writes_goes_to_a_directory_of_its_own(tmp_path: Path) -> None:
     assert line_of(tmp_path, saving("open('state', 'x').close()", first="import os\nassert os.listdir() == []")) == (
-        "checkpoint-holds-everything: resume.py:" + line_number(saving("open('state', 'x')"), "'state'", 1)
+        "checkpoint-holds-everything: resume.py:"
+        + line_number(saving("open('state', 'x')"), "'state'", 1)
         + ": save_checkpoint raised FileExistsError: [Errno 17] File exists: 'state'; "
-    )  # fmt: skip
+    )
     assert {file.name for file in tmp_path.iterdir()} == {"resume.py"}
 
 
@@ -314,7 +315,7 @@ def test_other_names_defaults_and_rests_of_arguments_are_no_fault(tmp_path: Path
         ("params, m_list, [v * np.nan for v in v_list], t", "a value that is not finite: v_list[0]: expected finite"),
         ("zip(params), m_list, v_list, t", "must return NumPy arrays and plain numbers"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_return_gets_one_line(tmp_path: Path, value: str, said: str) -> None:
     lines = [line for line in told(graded(tmp_path, "resume", training(value))) if line.startswith("steps-are")]
     assert len(lines) == 1
@@ -450,7 +451,7 @@ def test_a_loss_names_the_first_array_and_the_worst_element() -> None:
         ({"a": np.array(1.0)}, {"a": np.array(2.0)}, "a"),
         ({"a": "x"}, {"a": "y"}, "a"),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_difference_is_a_loss(expected: Any, found: Any, where: str) -> None:
     expect_same_bits("same", expected, expected)
     with pytest.raises(Loss) as caught:

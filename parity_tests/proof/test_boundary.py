@@ -99,9 +99,12 @@ def tolerances_written(source):
         numbers = [
             keyword
             for keyword in node.keywords
-            if keyword.arg in ALLOWANCES and any(isinstance(n, ast.Constant) and n.value is not None
-                                                 and not isinstance(n.value, str) for n in ast.walk(keyword.value))
-        ]  # fmt: skip
+            if keyword.arg in ALLOWANCES
+            and any(
+                isinstance(n, ast.Constant) and n.value is not None and not isinstance(n.value, str)
+                for n in ast.walk(keyword.value)
+            )
+        ]
         if name == "Tolerance" or name in JUDGES or numbers:
             lines.append(node.lineno)
     return sorted(lines)
@@ -111,8 +114,14 @@ def test_every_row_has_a_test_as_its_evidence():
     assert [fault for row in ROWS if (fault := fault_of_evidence(row))] == []
 
 
-SOUND = Row("sound", "a with b", "always", "bitwise", "so it is",
-            "parity_tests/proof/test_boundary.py::test_every_row_has_a_test_as_its_evidence")  # fmt: skip
+SOUND = Row(
+    "sound",
+    "a with b",
+    "always",
+    "bitwise",
+    "so it is",
+    "parity_tests/proof/test_boundary.py::test_every_row_has_a_test_as_its_evidence",
+)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +180,7 @@ def test_no_test_writes_a_tolerance():
 
 def test_only_the_table_makes_tolerances_in_the_packages_and_exercises_for_what_learners_write():
     paths = [path for package in ("numpy_ref", "torch_port") for path in (ROOT / package).glob("**/*.py")]
-    makers = [path for path in paths
-              if re.search(r"\bTolerance\((?!NamedTuple)", path.read_text(encoding="utf-8"))]  # fmt: skip
+    makers = [path for path in paths if re.search(r"\bTolerance\((?!NamedTuple)", path.read_text(encoding="utf-8"))]
     exercises = {ROOT / "numpy_ref" / "exercises" / f"{name}.py" for name in EXERCISES}
     assert set(makers) - exercises == {ROOT / "numpy_ref" / "proof" / "boundary.py"}
 
@@ -248,11 +256,18 @@ def other(end, **changes):
         (HERE, other(HERE, python="3.12"), "full resume", "full resume, native"),
         (HERE, other(HERE, cpus=4), "full resume", "full resume, native, elsewhere"),
         (ONE, other(ONE, cpus=4), "full resume", "full resume, native"),
-        (other(ONE, threads={"MKL_NUM_THREADS": "1"}), other(ONE, threads={"MKL_NUM_THREADS": "1"}, cpus=4),
-         "full resume", "full resume, native, elsewhere"),
-        (other(ONE, threads={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}),
-         other(ONE, threads={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}, cpus=4),
-         "full resume", "full resume, native, elsewhere"),
+        (
+            other(ONE, threads={"MKL_NUM_THREADS": "1"}),
+            other(ONE, threads={"MKL_NUM_THREADS": "1"}, cpus=4),
+            "full resume",
+            "full resume, native, elsewhere",
+        ),
+        (
+            other(ONE, threads={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}),
+            other(ONE, threads={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "4"}, cpus=4),
+            "full resume",
+            "full resume, native, elsewhere",
+        ),
         (CPU, CPU, "full resume, port", "full resume, native"),
         (CPU, other(CPU, cpus=4, python="3.12"), "full resume, port", "full resume, native"),
         (CPU, other(CPU, _threads=1), "full resume, port", "full resume, native, elsewhere"),
@@ -268,7 +283,7 @@ def other(end, **changes):
         (GPU, HERE, "CUDA", "CUDA, native"),
         (HERE, {}, "full resume", "full resume, native, elsewhere"),
     ],
-)  # fmt: skip
+)
 def test_the_row_of_a_resume_follows_from_the_two_environments(saved, now, reproducible, native):
     assert row_for(saved, now, arithmetic="reproducible").name == reproducible
     assert row_for(saved, now, arithmetic="native").name == native
@@ -525,8 +540,12 @@ def test_variants_are_named_and_where_no_bit_differs_nothing_was_exercised(measu
 
 @pytest.mark.parametrize("row", ["threads, port", "kernels and instruction sets"])
 def test_a_digest_that_differs_breaks_the_row_of_its_variants(measures, monkeypatch, row):
-    names = {name for package in ("numpy_ref", "torch_port")
-             for group in measures.machines.variants.variants(package).values() for name in group}  # fmt: skip
+    names = {
+        name
+        for package in ("numpy_ref", "torch_port")
+        for group in measures.machines.variants.variants(package).values()
+        for name in group
+    }
     digests = dict.fromkeys(names, demo.DIGEST)
     monkeypatch.setattr(measures.machines.variants, "demo_digests", lambda package, arithmetic: digests)
     assert measures.measure(row_named(row)).holds

@@ -21,9 +21,18 @@ from parity_tests.strategies import run_configs, small_data
 
 # Two epochs are 10 steps: 19 samples in batches of 4, the last one partial, with decays at 3, 6 and 9.
 CONFIG = RunConfig(
-    hidden=(6, 5), dropout=0.3, batch_norm=True, batch_size=4, schedule="step", step_size=3, amsgrad=True,
-    weight_decay=0.01, noise=0.1, evaluate_every=2, seed=5,
-)  # fmt: skip
+    hidden=(6, 5),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=4,
+    schedule="step",
+    step_size=3,
+    amsgrad=True,
+    weight_decay=0.01,
+    noise=0.1,
+    evaluate_every=2,
+    seed=5,
+)
 DATA = small_data(1, samples=23)
 CAMPAIGN = pytest.mark.campaign
 STOP, STEPS = 7, 6  # in the second epoch, after two decays and before the third
@@ -122,10 +131,11 @@ def test_weights_only_moves_every_weight_by_the_learning_rate_first(impl: Module
 
 STATE = numpy_ref.init_run(CONFIG, DATA).state
 LEAVES = [  # of each group of arrays the first; the others in a campaign
-    path if (path.count("/") < 2 and not path.startswith("model/")) or path.endswith("layer0.weight")
+    path
+    if (path.count("/") < 2 and not path.startswith("model/")) or path.endswith("layer0.weight")
     else pytest.param(path, marks=CAMPAIGN)
     for path in leaves_of(STATE)
-]  # fmt: skip
+]
 GROUPS = ["optimizer", "optimizer/m", "optimizer/v", "optimizer/v_max", "schedule", "rng", "data", "model", "best"]
 
 

@@ -47,9 +47,17 @@ from torch_port.interop import (
 
 nn = torch.nn
 CONFIG = RunConfig(
-    hidden=(6, 5), dropout=0.3, batch_norm=True, batch_size=4, schedule="step", step_size=3, weight_decay=0.01,
-    noise=0.1, evaluate_every=2, seed=5,
-)  # fmt: skip
+    hidden=(6, 5),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=4,
+    schedule="step",
+    step_size=3,
+    weight_decay=0.01,
+    noise=0.1,
+    evaluate_every=2,
+    seed=5,
+)
 DATA = small_data(1, samples=23)  # 19 samples for training: 5 steps an epoch
 SAMPLES = len(DATA.labels)
 STOP, STEPS = 7, 6  # in the second epoch, between two decays

@@ -391,9 +391,15 @@ def test_the_table_has_each_term_of_both_models_in_every_precision_with_and_with
     for variant in {row[:3] for row in rows}:
         terms = [row.term for row in rows if row[:3] == variant and row.term != "peak of the step"]
         assert terms == [
-            "parameters", "gradients", "operands of products", "optimizer state", "all of these", "checkpoint file",
-            "FLOPs, forward", "FLOPs, step",
-        ]  # fmt: skip
+            "parameters",
+            "gradients",
+            "operands of products",
+            "optimizer state",
+            "all of these",
+            "checkpoint file",
+            "FLOPs, forward",
+            "FLOPs, step",
+        ]
 
 
 def test_every_row_of_the_table_is_explained_and_what_is_not_measured_is_left_open(rows: list[Row]) -> None:

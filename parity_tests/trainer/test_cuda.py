@@ -40,23 +40,42 @@ CUDA = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reas
 DEVICES = ["cpu", "elsewhere", pytest.param("cuda", marks=CUDA)]
 
 BASE = RunConfig(
-    hidden=(6, 5), dropout=0.3, batch_norm=True, batch_size=4, schedule="step", step_size=3, amsgrad=True,
-    weight_decay=0.01, noise=0.1, evaluate_every=2, seed=5,
-)  # fmt: skip
+    hidden=(6, 5),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=4,
+    schedule="step",
+    step_size=3,
+    amsgrad=True,
+    weight_decay=0.01,
+    noise=0.1,
+    evaluate_every=2,
+    seed=5,
+)
 SMALL = small_data(1, samples=23)  # two epochs are 10 steps
 WIDE = small_data(2, samples=40, inputs=65, classes=4)  # beyond the registers
 RUNS = {
     "adam": (BASE, SMALL),
     "adamw": (
-        RunConfig(hidden=(7,), optimizer="adamw", schedule="warmup_cosine", warmup_steps=3, total_steps=9, batch_size=3,
-                  accumulation=2, dropout=0.5, evaluate_every=3), SMALL,
+        RunConfig(
+            hidden=(7,),
+            optimizer="adamw",
+            schedule="warmup_cosine",
+            warmup_steps=3,
+            total_steps=9,
+            batch_size=3,
+            accumulation=2,
+            dropout=0.5,
+            evaluate_every=3,
+        ),
+        SMALL,
     ),
     "sgd": (
         RunConfig(hidden=(70, 67), optimizer="sgd", nesterov=True, weight_decay=0.1, batch_size=16, noise=0.3, seed=7),
         WIDE,
     ),
     "no hidden layer": (RunConfig(hidden=(), optimizer="sgd", momentum=0.0, schedule="constant"), WIDE),
-}  # fmt: skip
+}
 STEPS = 12
 CPU = torch.device("cpu")
 runs = pytest.mark.parametrize("name", RUNS)

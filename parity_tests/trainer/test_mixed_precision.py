@@ -33,9 +33,19 @@ DATA = small_data(1, samples=23)
 # From this scale on gradients overflow, and after two updates without an overflow the scale grows: its fate changes
 # every few steps. A decay of the schedule every third update.
 CONFIG = RunConfig(
-    hidden=(6, 5), dropout=0.3, batch_norm=True, batch_size=4, schedule="step", step_size=3, seed=5, evaluate_every=2,
-    precision="float16", init_scale=2.0**24, growth_interval=2, accumulation=2,
-)  # fmt: skip
+    hidden=(6, 5),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=4,
+    schedule="step",
+    step_size=3,
+    seed=5,
+    evaluate_every=2,
+    precision="float16",
+    init_scale=2.0**24,
+    growth_interval=2,
+    accumulation=2,
+)
 STEPS = 24
 
 
@@ -130,9 +140,10 @@ def test_a_skipped_step_moves_the_data_the_streams_and_the_statistics_but_neithe
         assert (theirs.step, theirs.optimizer.t, theirs.schedule.tick) == (ours.step + 1, updates, updates)
         assert after.record.scale == ours.scaler.scale
         assert after.record.rate == ours.schedule.rate
-        kept = compare({"w": network.parameters(ours.model), "optimizer": ours.optimizer, "schedule": ours.schedule},
-                       {"w": network.parameters(theirs.model), "optimizer": theirs.optimizer,
-                        "schedule": theirs.schedule}).holds  # fmt: skip
+        kept = compare(
+            {"w": network.parameters(ours.model), "optimizer": ours.optimizer, "schedule": ours.schedule},
+            {"w": network.parameters(theirs.model), "optimizer": theirs.optimizer, "schedule": theirs.schedule},
+        ).holds
         assert kept == after.record.skipped
         assert theirs.data != ours.data
         assert not compare(ours.rng.dropout, theirs.rng.dropout).holds
@@ -225,8 +236,11 @@ def test_causes_of_a_lost_scaler_say_what_follows() -> None:
 
 def test_weights_that_come_back_through_half_copies_are_caught(impl: ModuleType, folder: Path) -> None:
     def from_half(state: train.RunState, fresh: train.RunState, run: Any) -> train.RunState:
-        halves = {name: cast_to_dtype(w, "float16").astype(np.float32) for name, w in state.model.items()
-                  if name.startswith("layer")}  # fmt: skip
+        halves = {
+            name: cast_to_dtype(w, "float16").astype(np.float32)
+            for name, w in state.model.items()
+            if name.startswith("layer")
+        }
         return state._replace(model=state.model | halves)
 
     mutant = resuming(impl, from_half)

@@ -69,9 +69,14 @@ def adam_pair(settings, amsgrad, decoupled, params, gradients, impl=None, ops=No
     impl, ops = impl or optim, ops or arithmetic.REPRODUCIBLE
     weights = live(params)
     optimizer = (impl.AdamW if decoupled else impl.Adam)(
-        weights.values(), settings["learning_rate"], (settings["beta1"], settings["beta2"]), settings["eps"],
-        settings["weight_decay"], amsgrad, ops=ops,
-    )  # fmt: skip
+        weights.values(),
+        settings["learning_rate"],
+        (settings["beta1"], settings["beta2"]),
+        settings["eps"],
+        settings["weight_decay"],
+        amsgrad,
+        ops=ops,
+    )
     state = reference.init_adam(params, amsgrad=amsgrad)
     for grads, found in zip(gradients, stepped(optimizer, weights, gradients), strict=True):
         with np.errstate(all="ignore"):
@@ -173,8 +178,11 @@ def test_an_update_with_the_stock_root_is_told_apart():
 
 
 def test_a_float16_update_with_python_scalars_is_told_apart():
-    scalars = {name: lambda *given, part=part: part(*given[:-1], given[-1]._replace(real=float))
-               for name, part in ADAM.items() if name != "largest"}  # fmt: skip
+    scalars = {
+        name: lambda *given, part=part: part(*given[:-1], given[-1]._replace(real=float))
+        for name, part in ADAM.items()
+        if name != "largest"
+    }
     settings = UPDATE | {"eps": 1e-3}
     assert same_adam({}, settings, np.float16)
     assert not same_adam(scalars, settings, np.float16)
@@ -308,8 +316,11 @@ def test_a_closure_is_evaluated_with_gradients_before_the_step():
 )
 def test_a_schedule_gives_the_references_rates(kind, rate, step_size, gamma, warmup_steps, total_steps):
     settings = {
-        "step_size": step_size, "gamma": gamma, "warmup_steps": warmup_steps, "total_steps": total_steps,
-    }  # fmt: skip
+        "step_size": step_size,
+        "gamma": gamma,
+        "warmup_steps": warmup_steps,
+        "total_steps": total_steps,
+    }
     w = torch.nn.Parameter(torch.ones(1))
     optimizer = optim.SGD([w], lr=rate)
     schedule = optim.init_schedule(optimizer, kind, **settings)

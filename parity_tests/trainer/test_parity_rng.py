@@ -560,7 +560,7 @@ def halves_swapped(generator, n):
         ("integers", faulty(draw_integers=lambda g, shape, high: port.draw_integers(g, shape, high) + 1)),
     ],
     ids=lambda value: value if isinstance(value, str) else "mutant",
-)  # fmt: skip
+)
 def test_a_draw_that_is_not_the_streams_is_seen(kind, mutant):
     assert all(draw_law(port, lambda impl, g, n=n: DRAWS[kind](impl, g, n)) for n in SIZES)
     assert not all(draw_law(mutant, lambda impl, g, n=n: DRAWS[kind](impl, g, n), place=0) for n in SIZES)

@@ -24,9 +24,18 @@ from torch_port import optim, train
 from torch_port.arithmetic import operations as arithmetic
 
 CONFIG = RunConfig(
-    hidden=(6, 5), dropout=0.3, batch_norm=True, batch_size=4, schedule="step", step_size=3, amsgrad=True,
-    weight_decay=0.01, noise=0.1, evaluate_every=2, seed=5,
-)  # fmt: skip
+    hidden=(6, 5),
+    dropout=0.3,
+    batch_norm=True,
+    batch_size=4,
+    schedule="step",
+    step_size=3,
+    amsgrad=True,
+    weight_decay=0.01,
+    noise=0.1,
+    evaluate_every=2,
+    seed=5,
+)
 DATA = small_data(1, samples=23)
 WIDE = replace(CONFIG, hidden=(70, 67), batch_size=16)  # beyond the registers, where a wrong square root shows
 WIDE_DATA = small_data(2, samples=40, inputs=65, classes=4)
@@ -269,20 +278,22 @@ CHANGED = {
     "gamma": (lambda run: setattr(run.schedule, "gamma", 0.1), r"schedule: gamma: expected 0\.5, found 0\.1"),
     "scale": (lambda run: setattr(run.model, "scale", 3.0), "model: scale: expected"),
     "arithmetic of a layer": (
-        lambda run: setattr(run.model.layer0, "ops", arithmetic.NATIVE), r"layer0\.ops: expected reproducible"
+        lambda run: setattr(run.model.layer0, "ops", arithmetic.NATIVE),
+        r"layer0\.ops: expected reproducible",
     ),
     "arithmetic of the optimizer": (lambda run: setattr(run.optimizer, "ops", arithmetic.NATIVE), "optimizer: ops:"),
     "optimizer": (_other_optimizer, r"optimizer: expected torch_port\.optim\.Adam .* found torch\.optim\.rmsprop"),
     "one parameter's count": (_uneven, r"optimizer: step: expected one number for all parameters, found \[1, 2\]"),
     "module": (lambda run: setattr(run, "model", torch.nn.Sequential(run.model)), r"use run\.model\.compile\(\)"),
     "another module's parameters": (
-        lambda run: setattr(run, "model", copy.deepcopy(run.model)), "optimizer: expected the model's parameters"
+        lambda run: setattr(run, "model", copy.deepcopy(run.model)),
+        "optimizer: expected the model's parameters",
     ),
     "schedule": (
         lambda run: setattr(run, "schedule", torch.optim.lr_scheduler.ConstantLR(run.optimizer, 1.0)),
         r"schedule: expected torch\.optim\.lr_scheduler\.StepLR, found torch\.optim\.lr_scheduler\.ConstantLR",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGED)
