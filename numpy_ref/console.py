@@ -97,13 +97,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
                 drawn.add_row(*map(Text, row))  # as texts: a name in brackets is no markup
             Console().print(drawn)
             return
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    room = shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
-    widths[-1] = min(widths[-1], max(room, 30))  # the last column is wrapped
+    widths = widths_of([head, *rows])
     for row in [head, ["-" * w for w in widths], *rows]:
-        for i, line in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
-            cells = [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), line]
-            say("  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())
+        say(wrapped(row, widths))
+
+
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column; the last one is at most as wide as the terminal leaves, and at least 30."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    return [*widths[:-1], min(widths[-1], max(room, 30))]
+
+
+def wrapped(row: Sequence[str], widths: Sequence[int]) -> str:
+    """A row of a table as text; a last cell that is wider than its column goes on in lines of its own."""
+    lines = textwrap.wrap(row[-1], widths[-1]) or [""]
+    cells = [[*row[:-1], lines[0]], *([*[""] * (len(row) - 1), line] for line in lines[1:])]
+    return "\n".join(aligned(cells, widths))
+
+
+def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] | None = None) -> list[str]:
+    """Rows as lines; by default each column is as wide as its widest cell."""
+    widths = widths or [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 class Progress:

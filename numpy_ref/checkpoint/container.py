@@ -10,8 +10,6 @@ five strings: `format`; `version`; `manifest`, the caller's JSON; `crc32`, JSON 
 no spaces, ASCII. `format`, `version`, `sha256` and that rule stay the same in every later version, so that a reader can
 tell a newer file from a damaged one. Numbers are stored as they are, except that every NaN becomes the positive quiet
 one of its type, and every true is one.
-
-Long, for the writer and the reader of a format are read side by side: each rule is made here and checked there.
 """
 
 import hashlib
@@ -21,10 +19,9 @@ import os
 import reprlib
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
-from json.encoder import encode_basestring_ascii
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
@@ -134,14 +131,17 @@ def write_container(
         '0101'
     """
     check_storable(arrays)
-    if not _comes_back(manifest := dict(manifest)):
-        _refuse("values of the manifest", list(_faults_of_json(manifest, "manifest", 0)))
+    manifest = dict(manifest)
+    _refuse("values of the manifest", list(_faults_of_json(manifest, "manifest", 0)))
     leaves = {name: (_name_of(array.dtype), array.shape) for name, array in arrays.items()}
     offsets = _offsets(leaves)
-    seal = _sealer(*_entries(leaves, offsets))
+    entries = {
+        name: {"dtype": CODES[dtype], "shape": shape, "data_offsets": offsets[name]}
+        for name, (dtype, shape) in leaves.items()
+    }
     crc32 = dict.fromkeys(leaves, "0" * 8)
     metadata = {"format": FORMAT, "version": VERSION, "crc32": _encode(crc32), "manifest": _encode(manifest)}
-    length = len(seal(metadata))
+    length = len(_header(entries, metadata))
     if length > HEADER_LIMIT:
         raise ValueError(
             f"expected a header of at most {HEADER_LIMIT} bytes, found {length}: make the manifest smaller"
@@ -154,7 +154,7 @@ def write_container(
             file.write(chunk)
     metadata["crc32"] = _encode({name: f"{crc:08x}" for name, crc in found.items()})
     file.seek(0)
-    file.write(seal(metadata))
+    file.write(_header(entries, metadata))
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -283,32 +283,6 @@ def _name_of(dtype: np.dtype[Any]) -> str:
     return NAMES.get(dtype) or dtype.name
 
 
-def _comes_back(value: object) -> bool:
-    """Whether `_faults_of_json` certainly finds nothing: level by level, for a fifth of the time."""
-    level: list[Any] = [value]
-    for _ in range(DEPTH_LIMIT + 1):
-        keys: list[Any] = []
-        below: list[Any] = []
-        for node in level:
-            kind = type(node)
-            if kind is dict:
-                keys += node
-                below += node.values()
-            elif kind is list:
-                below += node
-            elif kind is int:
-                if not -(1 << 63) <= node < 1 << 63:
-                    return False
-            elif kind is not str and kind is not bool and node is not None:
-                return False
-        if not set(map(type, keys)) <= {str}:
-            return False
-        if not below:
-            return True
-        level = below
-    return False
-
-
 def _faults_of_json(value: object, place: str, depth: int) -> Iterator[str]:
     """All places in a manifest whose value would not come back from JSON as it was."""
     if depth > DEPTH_LIMIT:
@@ -363,7 +337,7 @@ def _decode(path: Path, what: str, text: str | bytes) -> Any:
     except (ValueError, RecursionError) as error:
         _fail(path, f"{what} of strict JSON", f"{error}")
     # What the writer refuses was not written by it: NaN, infinities, and depths at which other calls would give up.
-    for fault in () if _comes_back(value) else _faults_of_json(value, what, 0):
+    for fault in _faults_of_json(value, what, 0):
         _fail(path, f"{what} that could have been written", f"{fault!a:.200}")
     if isinstance(text, str) and _encode(value) != text:  # the header itself is compared with its digest in it
         _fail(path, f"{what} in canonical form", "another")
@@ -379,51 +353,14 @@ def _offsets(leaves: Leaves) -> Offsets:
     return offsets
 
 
-def _entries(leaves: Leaves, offsets: Offsets) -> tuple[str, str]:
-    """`_around` for the header's entries of these arrays, by hand, which takes half the time; readers see to it."""
-    sides: list[list[str]] = [[], []]
-    for name in sorted(leaves):
-        dtype, shape = leaves[name]
-        begin, end = offsets[name]
-        sizes = ",".join(map(str, shape))
-        entry = f'{{"data_offsets":[{begin},{end}],"dtype":"{CODES[dtype]}","shape":[{sizes}]}}'
-        sides[name > METADATA].append(f"{encode_basestring_ascii(name)}:{entry}")
-    return ",".join(sides[0]), ",".join(sides[1])
-
-
-def _sealer(before: str, after: str) -> Callable[[Mapping[str, str]], bytes]:
-    """What gives the length and the header, canonical, padded and with its digest, for some metadata.
-
-    The entries that stand before them and after them are encoded already.
-    """
-
-    def seal(metadata: Mapping[str, str]) -> bytes:
-        lower, upper = _around(metadata, "sha256")
-
-        def frame(digest: str) -> bytes:
-            member = f'"sha256":"{digest}"'
-            own = f'"{METADATA}":{{{_members(lower, member, upper)}}}'
-            text = f"{{{_members(before, own, after)}}}".encode()
-            text += b" " * (-len(text) % 8)
-            return len(text).to_bytes(8, "little") + text
-
-        return frame(hashlib.sha256(frame("0" * 64)).hexdigest())
-
-    return seal
-
-
-def _around(values: Mapping[str, object], key: str) -> tuple[str, str]:
-    """The members of a JSON object, without its braces: those that stand before a key, and those after it."""
-    sides: list[dict[str, object]] = [{}, {}]
-    for name, value in values.items():
-        if name != key:
-            sides[name > key][name] = value
-    return _encode(sides[0])[1:-1], _encode(sides[1])[1:-1]
-
-
-def _members(*parts: str) -> str:
-    """Some members of a JSON object after others."""
-    return ",".join(part for part in parts if part)
+def _header(entries: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
+    """The length and the header, canonical, padded and with its digest."""
+    zeros = f'"sha256":"{"0" * 64}"'  # found once: within a string its quotes would be escaped
+    text = _encode({**entries, METADATA: {**metadata, "sha256": "0" * 64}})
+    text += " " * (-len(text) % 8)
+    length = len(text).to_bytes(8, "little")
+    digest = hashlib.sha256(length + text.encode()).hexdigest()
+    return length + text.replace(zeros, f'"sha256":"{digest}"', 1).encode()
 
 
 @contextmanager
@@ -476,7 +413,7 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[Leaves, Offsets, dic
     if metadata.get("format") != FORMAT and "sha256" not in metadata:
         found, advice = "a plain safetensors file", "It holds no state of a run: read it with the safetensors package."
         _fail(path, f"a {FORMAT} file", found, advice=advice, kind=IncompatibleCheckpoint)
-    if _sealer(*_around(entries, METADATA))(metadata) != prefix + raw:
+    if _header(entries, metadata) != prefix + raw:
         _fail(path, "a header in canonical form that agrees with its SHA-256", "another")
     # From here on the header is as somebody wrote it.
     written = f"format {metadata.get('format')!r:.80} version {metadata.get('version')!r:.80}"

@@ -16,6 +16,7 @@ from numpy_ref.arithmetic.fixedpoint import FORMATS
 from numpy_ref.checks import whole_number
 from numpy_ref.cli.demo import CONFIG
 from numpy_ref.config import ABOVE_ZERO, FLOAT32_END, RunConfig
+from numpy_ref.console import aligned
 from numpy_ref.data import Dataset, load_data
 from numpy_ref.precision import cast_to_dtype, detect_overflow, detect_underflow
 from numpy_ref.train import init_run, train_n_steps
@@ -182,7 +183,7 @@ def lines(result: Range) -> list[str]:
     precision, smallest, end = FORMATS["float16"]  # halfway beyond its ends, ties to even make 0 and infinity
     lost, infinite = math.ldexp(1, smallest - 1), math.ldexp(2 ** (precision + 1) - 1, end - precision - 1)
     return [
-        *_columns([head, *formats]),
+        *aligned([head, *formats]),
         "",
         f"{result.gradients:,} gradients, and {result.zeros:,} that are 0: digits, Adam without momentum, "
         f"{result.steps} updates;",
@@ -190,7 +191,7 @@ def lines(result: Range) -> list[str]:
         "",
         *_number_line(result),
         "",
-        *_columns([("cast to", "scale", "lost", "subnormal", "overflow"), *shares]),
+        *aligned([("cast to", "scale", "lost", "subnormal", "overflow"), *shares]),
         "",
         f"the largest power of two at which nothing overflows in float16: {_shown(result.best_scale)}",
     ]
@@ -229,9 +230,3 @@ def _shown(x: float) -> str:
     """A number, as a power of two where it is one."""
     fraction, exponent = math.frexp(x)
     return f"2^{exponent - 1}" if fraction == 0.5 and x != 1 else f"{x:.6g}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

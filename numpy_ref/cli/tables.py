@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy_ref.cli.options import given_settings
 from numpy_ref.config import RunConfig
-from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, flush, say, say_json, table, warn
-from numpy_ref.proof.boundary import KINDS, ROWS, Row
+from numpy_ref.console import BROKEN, FAILED, HOLDS, Waiting, flush, say, say_json, table, warn, widths_of, wrapped
+from numpy_ref.proof.boundary import ROWS, Row
 
 
 def run_account(impl: Any, options: argparse.Namespace) -> int:
@@ -67,8 +67,8 @@ def _allowance(row: Row) -> str:
 
 def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace) -> int:
     """Measure the rows here, and say of each, as soon as it is known, whether it holds."""
-    columns = (["row", *(row.name for row in rows)], KINDS, ["not measured"], ["share"])
-    widths = [max(map(len, cells)) for cells in columns]
+    head = ("row", "kind", "not measured", "share", " " * shutil.get_terminal_size((120, 24)).columns)
+    widths = widths_of([head, *((row.name, row.kind, "", "", "") for row in rows)])
     results: list[Any] = []
     waiting = Waiting("rows", quiet=options.json)
     waiting.tell(0, len(rows))
@@ -76,11 +76,11 @@ def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace)
         waiting.end()
         if not options.json:
             if not results:
-                _say_cells(widths, "row", "kind", "here", "share", "found")
+                say(wrapped(("row", "kind", "here", "share", "found"), widths))
             here = "not measured" if result.holds is None else "holds" if result.holds else "BROKEN"
             share = "" if result.share is None else f"{result.share:.0%}"
             found = "; ".join(filter(None, (result.figure, result.note)))
-            _say_cells(widths, result.row, result.kind, here, share, found)
+            say(wrapped((result.row, result.kind, here, share, found), widths))
             flush()  # the next one may take minutes
         results.append(result)
         waiting.tell(len(results), len(rows))
@@ -94,10 +94,3 @@ def _check_boundary(impl: Any, rows: Sequence[Row], options: argparse.Namespace)
         warn("none of these rows can be measured on this machine, so none is known to hold")
         return FAILED
     return HOLDS if all(verdicts) else BROKEN
-
-
-def _say_cells(widths: Sequence[int], *cells: str) -> None:
-    """One line of a table whose later rows are not known yet; its last cell is wrapped."""
-    start = "".join(f"{cell:<{width}}  " for cell, width in zip(cells[:-1], widths, strict=True))
-    room = max(shutil.get_terminal_size((120, 24)).columns, len(start) + 30)
-    say(textwrap.fill(cells[-1], room, initial_indent=start, subsequent_indent=" " * len(start)) or start.rstrip())

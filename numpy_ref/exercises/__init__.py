@@ -1,10 +1,11 @@
 """Exercises on training that resumes, and the grader that says what a solution lost.
 
 One module an exercise holds what is asked and the laws that a solution must keep; `solutions` holds the reference in
-NumPy, and `torch_port.exercises` the same in PyTorch.
+NumPy, `torch_port.exercises` the one in PyTorch where it differs in more than words, and `mistakes` the wrong versions,
+by which the grader names what was lost.
 
     exercise, arrays             the words in which laws are written, and what they need of a framework
-    source, learner              a file as text, and as a module that is called
+    source, learner              a file as text, and as functions that are called
     grader                       a file held to all laws, or to another file
     processes, child, runner     a law put to a file in a process of its own
     watched_disk                 what a crash may leave of a file, for `atomic_write`

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numpy_ref.exercises.exercise import Loss, described
+from numpy_ref.exercises.exercise import Arrays, Loss, described
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -15,7 +15,7 @@ class NumpyArrays:
 
     framework = "numpy"
     kind = "NumPy array"
-    modules = (np,)  # those that a solution must leave as they are
+    xp = np
 
     def given(self, tree: Any) -> Any:
         """See `Arrays`."""
@@ -34,6 +34,14 @@ class NumpyArrays:
 
         return over_leaves(copied, tree, sequence=list)
 
+    def cast(self, array: Any, dtype: str) -> Any:
+        """See `Arrays`."""
+        return array.astype(dtype)
+
+    def copy(self, array: Any) -> Any:
+        """See `Arrays`."""
+        return array.copy()
+
     def overwrite(self, tree: Any) -> None:
         """See `Arrays`."""
 
@@ -50,6 +58,17 @@ class NumpyArrays:
 
 
 ARRAYS = NumpyArrays()
+
+
+def arrays_of(framework: str) -> Arrays:
+    """The arrays of "numpy" or of "torch".
+
+    Raises:
+        ImportError: the framework is not installed.
+    """
+    package = {"numpy": "numpy_ref", "torch": "torch_port"}[framework]
+    arrays: Arrays = import_module(f"{package}.exercises.arrays").ARRAYS
+    return arrays
 
 
 def disturb_global_generators() -> None:

@@ -1,8 +1,6 @@
 """The exercise `complete_checkpoint`: all of a run in one file, graded by leaving nothing unchanged, leaf by leaf.
 
 The laws train by the loop that is given, that of the reference in the solution's framework; a solution saves and loads.
-
-Long, for the laws change every leaf of a run and every entry of a file, and tell what became of each.
 """
 
 import io

@@ -1,11 +1,6 @@
-"""The exercise `data_order`: a shuffled sampler that resumes anywhere, any number of times.
-
-Long, for a wrong batch may come from the order, the cut or the position, and each law asks which it was.
-"""
+"""The exercise `data_order`: a shuffled sampler that resumes anywhere, any number of times."""
 
 import json
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -78,70 +73,30 @@ def saved(solution: Any, state: Any) -> str:
     return str(text)
 
 
+def orders_of(batches: Batches, n: int) -> Batches:
+    """The orders of the epochs that batches go through."""
+    samples = joined(batches)
+    return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+
+def placed(batch: list[int], orders: Batches) -> str:
+    """Where a batch comes in the orders of a run's epochs: the same words whatever the orders are."""
+    for epoch, order in enumerate(orders):
+        at = order.index(batch[0]) if batch[0] in order else 0
+        if order[at : at + len(batch)] == batch:
+            return f"places {at} to {at + len(batch) - 1} in the order of epoch {epoch}"
+    return "samples that follow each other in no epoch"
+
+
 def expect_same_batches(
-    what: str,
-    expected: Batches,
-    found: Batches,
-    n: int,
-    seen: list[int],
-    first: int = 0,
-    again: Callable[[], Batches] | None = None,
+    what: str, expected: Batches, found: Batches, orders: Batches, first: int = 0, otherwise: str = ""
 ) -> None:
-    """That the batches are the same; the first that differs is told, with what it means for the epoch.
-
-    Args:
-        what: what it would mean for them to differ.
-        expected: as they must be.
-        found: as they are.
-        n: number of samples.
-        seen: indices of the epoch that came before.
-        first: number of the first batch.
-        again: takes the batches that were found once more.
-    """
-    for i, (ours, theirs) in enumerate(zip(expected, found, strict=True)):
+    """That the batches, of which the first has a number, are the same."""
+    for i, (ours, theirs) in enumerate(zip(expected, found, strict=True), start=first):
         if ours != theirs:
-            rest = joined(found)[: n - len(seen)]
-            twice, left = len(set(rest) & set(seen)), n - len(set(rest) | set(seen))
-            moved = again is not None and again() != found
-            cause = OUTSIDE if moved else order_cause(expected, found, n, seen, twice, left)
-            raise Loss(what, f"batch {first + i}", expected=short(ours[:8]), found=short(theirs[:8]), cause=cause)
-
-
-def order_cause(expected: Batches, found: Batches, n: int, seen: list[int], twice: int, left: int) -> str:
-    """Why the batches after a resume may be others, and what that does to the epoch."""
-    ours, theirs = joined(expected), joined(found)
-    effect = f"; {twice} samples are seen twice in this epoch, and {left} are missed" if twice or left else ""
-    at_its_start, at_the_place = n - len(seen), n  # of the next epoch
-    if any(theirs[: len(ours) - by] == ours[by:] for by in (at_its_start, at_the_place)):
-        return "the order is that of the next epoch: the generator was saved after its draw, not before" + effect
-    whole = seen + ours
-    if theirs[: len(whole)] == whole[: len(theirs)] and seen:
-        return "the position was lost: the epoch begins again" + effect
-    for by in range(1, n):
-        if theirs[by:] == ours[: len(theirs) - by] and len(theirs) - by > len(theirs) // 2:
-            return f"the position is {by} samples too early" + effect
-        if ours[by:] == theirs[: len(ours) - by] and len(ours) - by > len(ours) // 2:
-            return f"the position is {by} samples too late" + effect
-    if [len(batch) for batch in expected] != [len(batch) for batch in found]:
-        return "the position is not where it was: batches have other lengths" + effect
-    return "the order is another: the generator is not where it was at the start of the epoch" + effect
-
-
-def cut_cause(solution: Any, arrays: Arrays, n: int, state: Any, size: int) -> str:
-    """Why the batches of this size, from the beginning of an epoch, may not be one order that is cut into pieces."""
-    (order, following), _ = take(solution, arrays, n, state, [n, n])
-    if len(set(order)) < len(order):
-        return "samples are drawn with putting back"
-    if [order, following] != take(solution, arrays, n, state, [n, n])[0]:
-        return OUTSIDE
-    (head, *tail), _ = take(solution, arrays, n, state, [size, n - size] if size < n else [n])
-    if head != order[: len(head)]:
-        return "the order depends on the size of the batch"
-    pieces = joined([head, *tail])
-    if len(pieces) == n and pieces != order:
-        return ("every batch is cut from an order of its own: the generator was kept as it is after its draw, "
-                "not before, or drew again")  # fmt: skip
-    return ""
+            where, here, there = f"batch {i}", placed(ours, orders), placed(theirs, orders)
+            trees = ({where: here}, {where: there})  # so that the mistakes of other laws are compared, too
+            raise Loss(what, where, None, here, there, trees=trees, otherwise=otherwise)
 
 
 @law(
@@ -154,16 +109,18 @@ def epoch_holds_every_sample_once(solution: Any, arrays: Arrays) -> None:
     for n, batch_size in (*SIZES, (7, 99)):
         state = start(solution, n, 3)
         for epoch in range(3):
-            begun = state
-            batches, state = take(solution, arrays, n, state, sizes_of(n, batch_size, 1))
-            where = f"epoch {epoch} of {n} samples in batches of {batch_size}"
-            indices = joined(batches)
-            twice = sum(count > 1 for count in Counter(indices).values())
-            missed = n - len(set(indices))
-            if missed or twice:
-                cause = cut_cause(solution, arrays, n, begun, batch_size)
-                raise Loss(f"{where}: {missed} samples are missed, and {twice} come more than once",
-                           cause=cause or "the last batch is dropped, or filled up from another epoch")  # fmt: skip
+            begun, sizes = state, sizes_of(n, batch_size, 1)
+            batches, state = take(solution, arrays, n, state, sizes)
+            where, indices = f"epoch {epoch} of {n} samples in batches of {batch_size}", joined(batches)
+            if sorted(indices) != list(range(n)):
+                what, there = f"{where} does not hold every sample once", len(set(indices))
+                expect(take(solution, arrays, n, begun, sizes)[0] == batches, what, cause=OUTSIDE)
+                orders, _ = take(solution, arrays, n, begun, [n, n])
+                expect(len(set(orders[0])) == n, what, cause="samples are drawn with putting back")
+                counts = f"{n - there} samples are missed, and {len(indices) - there} come again"
+                pieces = [orders[0][i : i + batch_size] for i in range(0, n, batch_size)]
+                expect_same_batches(what, pieces, batches, orders, otherwise=counts)
+                raise Loss(what, cause=counts)
             full = [len(batch) for batch in batches[:-1]]
             expect(all(size == batch_size for size in full), f"{where}: the batches have the sizes {short(full)}")
 
@@ -184,26 +141,14 @@ def epochs_and_seeds_have_orders_of_their_own(solution: Any, arrays: Arrays) -> 
             expect(order != sorted(order), f"epoch {epoch} of seed {seed} is not shuffled")
             first, at = drawn.setdefault(tuple(order), (seed, epoch))
             if (first, at) != (seed, epoch):
-                raise Loss(f"epoch {epoch} of seed {seed} has the order of epoch {at} of seed {first}",
-                           cause=repeat_cause(solution, arrays, n, order, (seed, epoch), (first, at)))  # fmt: skip
+                what = f"epoch {epoch} of seed {seed} has the order of epoch {at} of seed {first}"
+                fresh = solution.again()
+                alone, _ = take(fresh, arrays, n, start(fresh, n, seed), [n] * (epoch + 1))
+                expect(alone[-1] == order, what, cause=OUTSIDE)
+                raise Loss(what)
     for seed in (0, 1, 2):
         (again,), _ = take(solution, arrays, n, start(solution, n, seed), [n])
         expect(drawn.get(tuple(again)) == (seed, 0), f"seed {seed} gave another order the second time", cause=OUTSIDE)
-
-
-def repeat_cause(
-    solution: Any, arrays: Arrays, n: int, order: list[int], one: tuple[int, int], other: tuple[int, int]
-) -> str:
-    """Why two epochs, each a seed and its number, may have the same order."""
-    fresh = solution.again()
-    alone, _ = take(fresh, arrays, n, start(fresh, n, one[0]), [n] * (one[1] + 1))
-    if alone[-1] != order:
-        return OUTSIDE
-    if one[0] == other[0]:
-        return "every epoch is drawn from the same state" if one[1] == 1 else "orders come back: the epoch is cut short"
-    if one[1] == other[1]:
-        return "the seed was left out, or a part of it"
-    return f"the seed and the epoch make one number, as a sum does: a seed more is {abs(one[1] - other[1])} epochs on"
 
 
 @law(
@@ -243,11 +188,15 @@ def resume_goes_on_anywhere(solution: Any, arrays: Arrays) -> None:
         for stop in range(2 * per_epoch + 1):
             text = saved(solution, state)
             resumed = partial(taken_anew, solution, arrays, n, text, sizes[stop:])
-            found = resumed()
-            begun = stop - stop % per_epoch
-            seen = joined(whole[begun:stop])
-            what = f"{n} samples, stopped after {stop} batches of {batch_size}"
-            expect_same_batches(what, whole[stop:], found, n, seen, stop, resumed)
+            found, expected = resumed(), whole[stop:]
+            if found != expected:
+                what = f"{n} samples, stopped after {stop} batches of {batch_size}"
+                expect(resumed() == found, what, cause=OUTSIDE)
+                seen = set(joined(whole[stop - stop % per_epoch : stop]))
+                rest = set(joined(found)[: n - len(seen)])
+                twice, missed = len(rest & seen), n - len(rest | seen)
+                effect = f"{twice} samples are seen twice in this epoch, and {missed} are missed"
+                expect_same_batches(what, expected, found, orders_of(whole, n), stop, effect)
             _, state = take(solution, arrays, n, state, [batch_size])
 
 
@@ -269,7 +218,7 @@ def any_number_of_resumes_is_none(solution: Any, arrays: Arrays) -> None:
                    cause="the save or the resume draws, counts or rounds something")  # fmt: skip
             (batch,), state = take(solution, arrays, n, solution.resume_order(saved(solution, state)), [size])
             found.append(batch)
-        expect_same_batches(f"{n} samples, resumed before every batch", whole, found, n, [])
+        expect_same_batches(f"{n} samples, resumed before every batch", whole, found, orders_of(whole, n))
 
 
 @law(
@@ -280,38 +229,16 @@ def any_number_of_resumes_is_none(solution: Any, arrays: Arrays) -> None:
 def batch_size_may_change(solution: Any, arrays: Arrays) -> None:
     """The batch size may change from one call to the next, and at a resume; the order of the samples stays."""
     n = 29
-    (one, two), _ = take(solution, arrays, n, start(solution, n, 13), [n, n])
-    order = one + two
+    orders, _ = take(solution, arrays, n, start(solution, n, 13), [n, n])
     for before, after in ((4, 3), (3, 8), (1, 99), (10, 1)):
-        state, found = start(solution, n, 13), []
-        for resumed in (False, True):
-            sizes = [before] * 2 if not resumed else [after] * -(-(n - 2 * before) // after)
-            batches, state = take(solution, arrays, n, state, sizes)
-            found += joined(batches)
-            state = solution.again().resume_order(saved(solution, state)) if not resumed else state
-        (batch,), _ = take(solution, arrays, n, state, [5])
-        for i, (ours, theirs) in enumerate(zip(order, found + batch, strict=False)):
-            if ours != theirs:
-                text = f"two batches of {before}, a resume, then batches of {after}: another order"
-                raise Loss(text, f"sample {i}", expected=ours, found=theirs,
-                           cause=size_cause(solution, arrays, n, before, after))  # fmt: skip
-
-
-def size_cause(solution: Any, arrays: Arrays, n: int, before: int, after: int) -> str:
-    """Why the order may be another when the batch size changes: by the change, or by something else."""
-    begun = start(solution, n, 13)
-    cause = cut_cause(solution, arrays, n, begun, before)
-    if cause:
-        return cause
-    (order,), _ = take(solution, arrays, n, begun, [n])
-    for size in (before, after):
-        if joined(take(solution, arrays, n, begun, sizes_of(n, size, 1))[0]) != order:
-            return f"the order is another also in batches of {size} throughout: see the law on epochs"
-    _, state = take(solution, arrays, n, begun, [before] * 2)
-    unbroken, _ = take(solution, arrays, n, state, [before])
-    if taken_anew(solution, arrays, n, saved(solution, state), [before]) != unbroken:
-        return "the order is another also after a resume with the same size: see the law on resuming"
-    return "the position counts batches, not samples"
+        sizes = [before] * 2 + [after] * -(-(n - 2 * before) // after) + [5]
+        first, state = take(solution, arrays, n, start(solution, n, 13), sizes[:2])
+        text, fresh = saved(solution, state), solution.again()
+        found = first + take(fresh, arrays, n, fresh.resume_order(text), sizes[2:])[0]
+        places = [min(sum(sizes[:i]), n) for i in range(len(sizes))]
+        pieces = [orders[place // n][place % n :][:size] for place, size in zip(places, sizes, strict=True)]
+        what = f"two batches of {before}, a resume, then batches of {after}: another order"
+        expect_same_batches(what, pieces, found, orders)
 
 
 @law(

@@ -12,8 +12,8 @@ A law is a function of a solution and of its framework's arrays, and is written 
 It returns when it holds and raises `Loss` when it does not.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ class Arrays(Protocol):
 
     framework: str
     kind: str  # what the framework calls an array, as in "NumPy array"
+    xp: Any  # the framework's module, for functions of the same name in all: zeros_like, sqrt, isfinite
 
     def given(self, tree: Any) -> Any:
         """The tree in new containers, each NumPy array as a new array of the framework."""
@@ -37,6 +38,12 @@ class Arrays(Protocol):
         Raises:
             Loss: something in it is neither an array of the framework nor a plain value.
         """
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """An array as another type, such as "float32"; in torch it is the same array where it has the type."""
+
+    def copy(self, array: Any) -> Any:
+        """A copy of an array of the framework."""
 
     def overwrite(self, tree: Any) -> None:
         """Change every array of the tree in place, where it may be written."""
@@ -112,6 +119,8 @@ class Loss(Exception):
     ulps: int | None = None  # the same in units in the last place
     cause: str = ""
     place: str = ""  # in the learner's file, as in "resume.py:12"
+    trees: Any = None  # what was expected and what was found, whole; told to nobody
+    otherwise: str = ""  # the cause, unless a wrong version leads to the same
 
     def __str__(self) -> str:
         """One line a person can read."""
@@ -127,19 +136,31 @@ class Loss(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _UNTOLD}
+
+
+_UNTOLD = ("trees", "otherwise")
 
 
 Cause = str | Callable[[], str]  # a text, or what finds it when it is needed
 
 
-def expect(condition: bool, what: str, *, cause: str = "") -> None:
+def expect(condition: bool, what: str, *, cause: str = "", otherwise: str = "") -> None:
     """Raise `Loss` with this text unless the condition is true."""
     if not condition:
-        raise Loss(what, cause=cause)
+        raise Loss(what, cause=cause, otherwise=otherwise)
 
 
-def expect_same_bits(what: str, expected: Any, found: Any, *, step: int | None = None, cause: Cause = "") -> None:
+def expect_same_bits(
+    what: str,
+    expected: Any,
+    found: Any,
+    *,
+    step: int | None = None,
+    cause: Cause = "",
+    otherwise: str = "",
+    whole: Any = None,
+) -> None:
     """Compare two trees of NumPy arrays and plain values bit for bit.
 
     Args:
@@ -148,6 +169,8 @@ def expect_same_bits(what: str, expected: Any, found: Any, *, step: int | None =
         found: the tree judged.
         step: said with a difference.
         cause: said with a difference; a function is called only then.
+        otherwise: said where there is no cause, and no wrong version of the exercise leads to the same.
+        whole: (expected, found) of the whole law, by which wrong versions are told apart; default: the two trees.
 
     Raises:
         Loss: they differ; it tells of the first leaf that does, and of the worst element there.
@@ -157,11 +180,19 @@ def expect_same_bits(what: str, expected: Any, found: Any, *, step: int | None =
             if not same_bits(ours, theirs):
                 raise _difference(what, path, ours, theirs)
     except Loss as loss:
-        raise _explained(loss, step, cause) from None
+        raise _explained(loss, step, cause, otherwise, whole or (expected, found)) from None
 
 
 def expect_within(
-    what: str, exact: Any, found: Any, allowance: Tolerance, *, step: int | None = None, cause: Cause = ""
+    what: str,
+    exact: Any,
+    found: Any,
+    allowance: Tolerance,
+    *,
+    step: int | None = None,
+    cause: Cause = "",
+    otherwise: str = "",
+    whole: Any = None,
 ) -> None:
     """Compare as `expect_same_bits` does, but floating-point arrays of any type within an allowance of exact values."""
     try:
@@ -171,7 +202,7 @@ def expect_within(
             if not compare({path: ours}, {path: theirs}, tolerance=allowance).holds:
                 raise _difference(what, path, ours, theirs)
     except Loss as loss:
-        raise _explained(loss, step, cause) from None
+        raise _explained(loss, step, cause, otherwise, whole or (exact, found)) from None
 
 
 def paired(what: str, expected: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -212,39 +243,6 @@ def unsigned(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [unsigned(child) for child in tree]
     return tree + 0.0 if isinstance(tree, np.ndarray) and tree.dtype.kind == "f" else tree
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether two trees are bitwise equal but for the signs of zeros."""
-    return same_tree(unsigned(a), unsigned(b))
-
-
-def near(a: Any, b: Any, allowance: Tolerance) -> bool:
-    """Whether two trees of floating-point arrays agree within an allowance."""
-    try:
-        expect_within("", a, b, allowance)
-    except Loss:
-        return False
-    return True
-
-
-Fault = tuple[str, Callable[[], Any]]  # in words, and what it would lead to
-
-
-def replayed(faults: Iterable[Fault], found: Any, same: Callable[[Any, Any], bool] = alike) -> str:
-    """The likely cause: the first of the faults that leads to what was found; "" if none does.
-
-    Example:
-        >>> replayed([("it was doubled", lambda: 6), ("it was negated", lambda: -3)], -3)
-        'it was negated'
-    """
-    for text, run in faults:
-        try:
-            if same(run(), found):
-                return text
-        except (Loss, ArithmeticError):  # a fault that cannot be run through, such as a division by zero
-            continue
-    return ""
 
 
 def wrapped(value: int, bits: int) -> int:
@@ -304,10 +302,12 @@ def _expect_like(what: str, path: str, expected: Any, found: Any, ours: Any, the
         raise Loss(what, where=path or "result", expected=short(ours), found=short(theirs))
 
 
-def _explained(loss: Loss, step: int | None, cause: Cause) -> Loss:
+def _explained(loss: Loss, step: int | None, cause: Cause, otherwise: str, trees: Any) -> Loss:
     """The loss with its step, and with the cause after what the values themselves tell."""
-    text = cause if isinstance(cause, str) else cause()
-    loss.step, loss.cause = step, "; ".join(filter(None, (loss.cause, text)))
+    text, by_values = cause if isinstance(cause, str) else cause(), loss.otherwise
+    loss.step, loss.trees = step, trees
+    loss.cause = "; ".join(filter(None, (by_values, text))) if text else ""
+    loss.otherwise = "; ".join(filter(None, (by_values, otherwise)))
     return loss
 
 
@@ -330,5 +330,5 @@ def _difference(what: str, path: str, expected: Any, found: Any) -> Loss:
     if expected.ndim:
         loss.where += f"[{', '.join(str(int(i)) for i in np.unravel_index(at, expected.shape))}]"
     if expected.dtype.kind == "f" and np.isnan(theirs[at]):
-        loss.cause = "not a number: zero divided by zero, infinity less infinity, or the root of a negative number"
+        loss.otherwise = "not a number: zero divided by zero, infinity less infinity, or the root of a negative number"
     return loss

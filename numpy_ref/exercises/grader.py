@@ -1,9 +1,7 @@
 """Grade a learner's file: hold it to each law of its exercise, one process a law, and report what was lost.
 
-The grader is for those who want to learn, and is no examination hall. A law and the file that it judges share a
-process, and a file that sets out to forge its verdict can: by the frames above it, by the memory of the process. What
-comes from the process is checked, so that a forgery takes nothing down, but it may still be believed. Likewise, what a
-file starts is found by its session and its environment, and a process that leaves both may live on.
+The grader is for those who want to learn: a law and the file that it judges share a process, and a file that sets out
+to forge its verdict can.
 """
 
 import os
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 from numpy_ref.exercises.exercise import Exercise, Loss, expect_same_bits, paired
 from numpy_ref.exercises.processes import NOTHING, ask_all
 from numpy_ref.exercises.runner import TRACE, decoded
-from numpy_ref.exercises.source import FileFault, own_import, read_solution, unwritten
+from numpy_ref.exercises.source import FileFault, read_solution, unwritten
 from numpy_ref.proof.equivalence import Verdict, compare
 
 LIMIT = 5.0  # seconds a law may take; right solutions need hundredths
@@ -140,8 +138,6 @@ def _static_fault(file: Path, exercise: Exercise) -> str:
         empty = unwritten(solution, exercise)
     except FileFault as fault:
         return str(fault)
-    if module := own_import(solution):
-        return f"{module}; a solution must not use this project's own packages"
     if len(empty) == len(exercise.functions):
         return f"{file.name}: nothing is written yet; begin with {empty[0]}"
     return ""

@@ -1,17 +1,15 @@
-"""A learner's file, run: its functions, each call watched, so that whatever goes wrong has one line and a place.
+"""A solution's functions, each call watched, so that whatever goes wrong has one line and a place.
 
-Nothing here trusts the file. Its exceptions become a `Loss`; an exit is an exception; names of the framework or of
-Python that it replaces are put back, and that it did so is said.
+Nothing here trusts a learner's file: its exceptions become a `Loss`, and an exit is an exception.
 """
 
 import ast
-import builtins
 import inspect
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -19,110 +17,62 @@ from typing import Any
 import numpy as np
 
 from numpy_ref.exercises.arrays import PLAIN
-from numpy_ref.exercises.exercise import Exercise, Loss, described, short
-from numpy_ref.exercises.source import OWN, FileFault, shown, signatures
+from numpy_ref.exercises.exercise import Arrays, Check, Exercise, Loss, described, short
+from numpy_ref.exercises.source import FileFault, shown, signatures
 
 
-class Learner:
-    """The functions of a learner's file, as attributes.
+class Functions:
+    """The functions that an exercise asks for, as attributes.
 
     Args:
-        path: the file.
-        exercise: says which functions there must be.
-        modules: those that the file must leave as they are, besides Python's own builtins.
-
-    Raises:
-        FileFault: the file cannot be run, lacks a function, or one takes other arguments.
+        path: the file they are from; a loss names places in it.
+        exercise: says which functions there are.
+        load: makes them, by name; another call makes others that know nothing of what the first were asked.
     """
 
-    def __init__(self, path: Path, exercise: Exercise, modules: tuple[Any, ...] = ()) -> None:
-        self._path, self._exercise, self._modules = path, exercise, modules
-        self._wanted = signatures(exercise)
+    def __init__(self, path: Path, exercise: Exercise, load: Callable[[], Mapping[str, Any]]) -> None:
+        self._path, self._exercise, self._load = path, exercise, load
         self._last = ("", "", "")  # the last call's function, its place, and what it returned in words
-        self._name = f"solution_{path.stem}"
-        self._loaded = {name: module for name, module in sys.modules.items() if name != self._name}
-        self._own = [name for name in self._loaded if name.partition(".")[0] in OWN]
-        self._saved = [(m, {k: v for k, v in vars(m).items() if callable(v)}) for m in (builtins, *modules)]
-        with np.errstate():  # whatever the file sets for the whole process
-            module = self._run()
-        for name, definition in self._wanted.items():
-            arguments = definition.args
-            function = getattr(module, name, None)
-            if function is None:
-                raise FileFault(f"{path.name}: {name} is missing; it must be {name}({shown(arguments)})")
-            if not callable(function):
-                raise FileFault(f"{path.name}: {name} must be a function, found {type(function).__name__}")
-            self._check_signature(name, function, arguments)
+        for name, function in load().items():
             setattr(self, name, self._watched(name, function))
 
-    def again(self) -> "Learner":
-        """The same file, run anew: its functions know nothing of what these were asked."""
-        return Learner(self._path, self._exercise, self._modules)
+    def again(self) -> "Functions":
+        """The same, loaded once more: they know nothing of what these were asked."""
+        return Functions(self._path, self._exercise, self._load)
 
-    def unreadable(self, error: Exception) -> Loss:
+    def outcome(self, check: Check, arrays: Arrays) -> tuple[Any, Loss | None]:
+        """What a law's function returns, and the loss that it raises."""
+        try:
+            with np.errstate(all="ignore"):
+                return check(self, arrays), None
+        except FileFault:
+            raise
+        except Loss as loss:
+            return None, loss
+        except Exception as error:  # met by the law itself, in what came back
+            return None, self._unreadable(error)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the exercise asks for no function {name!r}")
+
+    def _unreadable(self, error: Exception) -> Loss:
         """What an exception means that a law met in what was returned to it."""
         name, place, found = self._last
         cause = f"reading it raised {said_by(error)}"
         if not name:
             return Loss("the law could not begin", place=self._path.name, cause=cause)
-        where, wanted = place_of(error.__traceback__, self._path) or place, self._wanted[name].returns
+        where, wanted = place_of(error.__traceback__, self._path) or place, signatures(self._exercise)[name].returns
         what = f"what came back cannot be read; {name} was called last"
         expected = ast.unparse(wanted) if wanted else "what its docstring says"
         return Loss(what, "result", expected=expected, found=found, place=where, cause=cause)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the exercise asks for no function {name!r}")
-
-    def _run(self) -> ModuleType:
-        """The module that the file makes."""
-        module = ModuleType(self._name)
-        module.__file__ = str(self._path)
-        sys.modules[module.__name__] = module  # as classes of the module expect
-        if str(self._path.parent) not in sys.path:
-            sys.path.append(str(self._path.parent))  # last: files beside it may be imported, and hide nothing
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                code = compile(self._path.read_bytes(), str(self._path), "exec", dont_inherit=True)
-            with self._unchanged():
-                exec(code, module.__dict__)
-        except Loss as loss:
-            raise FileFault(str(loss)) from None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            where = place_of(error.__traceback__, self._path) or self._path.name
-            raise FileFault(f"{where}: cannot be imported: {said_by(error)}") from None
-        return module
-
-    def _check_signature(self, name: str, function: Callable[..., Any], wanted: ast.arguments) -> None:
-        """Refuse a function that cannot be called as the exercise says."""
-        positional = [argument.arg for argument in wanted.posonlyargs + wanted.args]
-        by_name = [argument.arg for argument in wanted.kwonlyargs]
-        try:
-            inspect.signature(function).bind(*positional, **dict.fromkeys(by_name))
-        except TypeError as error:
-            found = (
-                short(str(inspect.signature(function))) if inspect.isfunction(function) else "what cannot take these"
-            )
-            raise FileFault(
-                f"{self._place(function)}: {name} must take ({shown(wanted)}), found {found}: {short(str(error))}"
-            ) from None
-        except ValueError:  # a builtin without a signature: the call will tell
-            pass
-
-    def _place(self, function: Callable[..., Any]) -> str:
-        """Where a function is defined."""
-        code = getattr(function, "__code__", None)
-        return self._path.name + (f":{code.co_firstlineno}" if code is not None else "")
-
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, whose exceptions are losses."""
-        place = self._place(function)
+        place = _defined(self._path, function)
 
         def call(*arguments: Any, **named: Any) -> Any:
             try:
-                with self._unchanged():
-                    value = function(*arguments, **named)
+                value = function(*arguments, **named)
                 self._last = (name, place, _outlined(value))
                 return value
             except (Loss, KeyboardInterrupt):
@@ -136,39 +86,69 @@ class Learner:
 
         return call
 
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Hide our packages from the code within; put back what it replaces in the libraries, and say that it did."""
-        for name in self._own:
-            sys.modules.pop(name, None)
-        sys.meta_path.insert(0, _REFUSAL)
-        try:
-            yield
-        finally:
-            sys.modules.update(self._loaded)
-            if _REFUSAL in sys.meta_path:
-                sys.meta_path.remove(_REFUSAL)
-            replaced = []
-            for module, saved in self._saved:
-                now = vars(module)
-                for key in [key for key, value in saved.items() if now.get(key, saved) is not value]:
-                    now[key] = saved[key]
-                    replaced.append(f"{module.__name__}.{key}")
-            if replaced:
-                text = f"replaces {', '.join(sorted(replaced)[:3])}; a solution must leave the libraries as they are"
-                raise Loss(text, place=self._path.name)
+
+def learner(path: Path, exercise: Exercise) -> Functions:
+    """The functions of a learner's file.
+
+    Raises:
+        FileFault: the file cannot be run, lacks a function, or one takes other arguments.
+    """
+    return Functions(path, exercise, partial(_functions_of, path, exercise))
 
 
-class _Refusal:
-    """Refuses to import this project's own packages: with them, others would do the work."""
+def _functions_of(path: Path, exercise: Exercise) -> dict[str, Any]:
+    with np.errstate():  # whatever the file sets for the whole process
+        module = _run(path)
+    functions = {}
+    for name, definition in signatures(exercise).items():
+        function = getattr(module, name, None)
+        if function is None:
+            raise FileFault(f"{path.name}: {name} is missing; it must be {name}({shown(definition.args)})")
+        if not callable(function):
+            raise FileFault(f"{path.name}: {name} must be a function, found {type(function).__name__}")
+        _check_signature(path, name, function, definition.args)
+        functions[name] = function
+    return functions
 
-    def find_spec(self, name: str, *_: Any) -> None:
-        """See `importlib.abc.MetaPathFinder`."""
-        if name.partition(".")[0] in OWN:
-            raise ImportError(f"{short(name)}: a solution must not use this project's own packages")
+
+def _run(path: Path) -> ModuleType:
+    """The module that a file makes."""
+    module = ModuleType(f"solution_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # as classes of the module expect
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last: files beside it may be imported, and hide nothing
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        where = place_of(error.__traceback__, path) or path.name
+        raise FileFault(f"{where}: cannot be imported: {said_by(error)}") from None
+    return module
 
 
-_REFUSAL: Any = _Refusal()
+def _check_signature(path: Path, name: str, function: Callable[..., Any], wanted: ast.arguments) -> None:
+    """Refuse a function that cannot be called as the exercise says."""
+    positional = [argument.arg for argument in wanted.posonlyargs + wanted.args]
+    by_name = [argument.arg for argument in wanted.kwonlyargs]
+    try:
+        inspect.signature(function).bind(*positional, **dict.fromkeys(by_name))
+    except TypeError as error:
+        found = short(str(inspect.signature(function))) if inspect.isfunction(function) else "what cannot take these"
+        raise FileFault(
+            f"{_defined(path, function)}: {name} must take ({shown(wanted)}), found {found}: {short(str(error))}"
+        ) from None
+    except ValueError:  # a builtin without a signature: the call will tell
+        pass
+
+
+def _defined(path: Path, function: Callable[..., Any]) -> str:
+    """Where a function is defined."""
+    code = getattr(function, "__code__", None)
+    return path.name + (f":{code.co_firstlineno}" if code is not None else "")
 
 
 def _outlined(value: Any) -> str:

@@ -1,58 +1,44 @@
 """One law on one file, in this process: a question and an answer, both plain enough for JSON."""
 
 import base64
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numpy_ref.exercises import exercise_named
-from numpy_ref.exercises.exercise import Arrays, Loss
-from numpy_ref.exercises.learner import Learner
+from numpy_ref.exercises.arrays import arrays_of
+from numpy_ref.exercises.learner import learner
+from numpy_ref.exercises.mistakes import likely_cause
 from numpy_ref.exercises.source import FileFault
 
 TRACE = "trace"  # asked for in place of a law: what the solution computes on the exercise's own inputs
-_PACKAGES = {"numpy": "numpy_ref", "torch": "torch_port"}
 
 
-def arrays_of(framework: str) -> Arrays:
-    """The framework's arrays.
-
-    Raises:
-        ImportError: the framework is not installed.
-    """
-    arrays: Arrays = import_module(f"{_PACKAGES[framework]}.exercises.arrays").ARRAYS
-    return arrays
-
-
-def answer(path: str, exercise: str, framework: str, law: str) -> dict[str, Any]:
-    """Hold a file to one law.
+def answer(
+    path: str, exercise: str, framework: str, law: str, *, judged: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Hold a file to one law; `judged` is called when the file has had its say, before the cause is looked for.
 
     Returns:
         {"loss": the fields of a Loss}, {"fault": why the file cannot be graded at all}, or {"holds": True} with what
         the law's function returned, if anything, or the trace, as "value".
     """
-    chosen, file = exercise_named(exercise), Path(path)
-    arrays = arrays_of(framework)
+    chosen, arrays = exercise_named(exercise), arrays_of(framework)
     try:
-        solution = Learner(file, chosen, getattr(arrays, "modules", ()))
+        solution = learner(Path(path), chosen)
+        check = chosen.trace if law == TRACE else chosen.law(law).check
+        assert check is not None
+        value, loss = solution.outcome(check, arrays)
     except FileFault as fault:
         return {"fault": str(fault)}
-    try:
-        with np.errstate(all="ignore"):
-            if law == TRACE:
-                assert chosen.trace is not None
-                value = chosen.trace(solution, arrays)
-            else:
-                value = chosen.law(law).check(solution, arrays)
-        return {"holds": True} if value is None else {"holds": True, "value": encoded(value)}
-    except FileFault as fault:
-        return {"fault": str(fault)}
-    except Loss as loss:
+    judged()
+    if loss is not None:
+        if law != TRACE:
+            loss.cause = loss.cause or likely_cause(loss, chosen, law, arrays)
         return {"loss": loss.as_dict()}
-    except Exception as error:  # met by the law itself, in what came back
-        return {"loss": solution.unreadable(error).as_dict()}
+    return {"holds": True} if value is None else {"holds": True, "value": encoded(value)}
 
 
 def encoded(tree: Any) -> Any:

@@ -1,18 +1,21 @@
-"""The exercise `schedule_and_scaler`: a step schedule, a dynamic loss scale, and their resume.
+"""The exercise `schedule_and_scaler`: a step schedule, a dynamic loss scale, and their resume."""
 
-Long, for the two machines are written out with a place for each of thirty faults, which the laws run through.
-"""
-
-import operator
-from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from numpy_ref.exercises.exercise import Arrays, Exercise, described, expect, expect_same_bits, expect_within, law
-from numpy_ref.proof.equivalence import Tolerance, compare
+from numpy_ref.exercises.exercise import (
+    Arrays,
+    Exercise,
+    described,
+    expect,
+    expect_same_bits,
+    expect_within,
+    law,
+    same_tree,
+)
+from numpy_ref.proof.equivalence import Tolerance
 
 KEYS = ("params", "t", "rate", "scale", "tracker")
 SETTINGS: dict[str, Any] = {"rate": 0.1, "scale": 2.0**16, "step_size": 3, "gamma": 0.7, "growth_interval": 4}
@@ -43,129 +46,31 @@ def draw_grads(seed: int, steps: int, size: float = 4.0) -> Sequence:
     return sequence
 
 
-def ticked(fault: str, t: int, rate: float, step_size: int, gamma: float) -> tuple[int, float]:
-    """A tick of the schedule, with a fault or none."""
-    looked_at = {"t is looked at before it grows": t, "the rate decays one tick too early": t + 2}.get(fault, t + 1)
-    decays = looked_at % step_size == 0
-    if fault in ("the rate decays at every tick", "the rate never decays"):
-        decays = fault == "the rate decays at every tick"
-    if fault == "all decays so far are made again, on a rate that has them":
-        gamma = gamma ** ((t + 1) // step_size)
-    return t if fault == "t does not grow" else t + 1, rate * gamma if decays else rate
+def ticked(t: int, rate: float, step_size: int, gamma: float) -> tuple[int, float]:
+    """A tick of the schedule."""
+    return t + 1, rate * gamma if (t + 1) % step_size == 0 else rate
 
 
-TICK_FAULTS = (
-    "t is looked at before it grows",
-    "the rate decays one tick too early",
-    "the rate decays at every tick",
-    "the rate never decays",
-    "all decays so far are made again, on a rate that has them",
-    "t does not grow",
-)
-
-
-def rescaled(fault: str, scale: float, tracker: int, found_inf: bool, interval: int) -> tuple[float, int]:
-    """A step of the scaler, with a fault or none."""
-    if fault == "found_inf is not looked at":
-        found_inf = False
+def rescaled(scale: float, tracker: int, found_inf: bool, interval: int) -> tuple[float, int]:
+    """A step of the scaler."""
     if found_inf:
-        halved = {"the scale does not back off": scale, "the scale grows instead": scale * 2}.get(fault, scale / 2)
-        floor = 1.0 if fault == "the scale is kept from falling below 1" else 0.0
-        return max(halved, floor), tracker if fault == "the tracker is kept after an overflow" else 0
-    tracker += 1
-    late = {"the scale grows one step too late, or never": 1, "the scale grows one step too early": -1}.get(fault, 0)
-    if tracker < interval + late:
-        return scale, tracker
-    fits = scale * 2 <= FLOAT32_MAX
-    if fault == "the scale grows beyond what float32 holds":
-        fits = True
-    kept = fault == "the tracker is kept after a growth" or (fault == "the tracker is kept at the limit" and not fits)
-    return scale * 2 if fits else scale, tracker if kept else 0
+        return scale / 2, 0
+    if tracker + 1 < interval:
+        return scale, tracker + 1
+    return scale * 2 if scale * 2 <= FLOAT32_MAX else scale, 0
 
 
-SCALER_FAULTS = (
-    "the tracker is kept after an overflow",
-    "found_inf is not looked at",
-    "the scale does not back off",
-    "the scale grows instead",
-    "the scale is kept from falling below 1",
-    "the tracker is kept after a growth",
-    "the scale grows one step too late, or never",
-    "the scale grows one step too early",
-    "the scale grows beyond what float32 holds",
-    "the tracker is kept at the limit",
-)
-
-
-IN_FLOAT16 = "the gradients are divided in float16, where a scale above 65504 is infinite"
-INVERSE_IN_FLOAT16 = "the gradients are multiplied by the inverse scale in float16, where it may be 0 or infinite"
-
-
-def run(fault: str, state: State, sequence: Sequence) -> State:
-    """What training gives, with a fault or none."""
+def run(state: State, sequence: Sequence) -> State:
+    """What training gives."""
     params, t, rate, scale, tracker = (state[key] for key in KEYS)
-    if fault == "the scale begins anew with every call":
-        scale, tracker = SETTINGS["scale"], 0
-    if fault == "the tracker begins anew with every call":
-        tracker = 0
-    if fault == "the schedule begins anew with every call":
-        t, rate = 0, SETTINGS["rate"]
     for grads in sequence:
         scaled = [(g * scale).astype(np.float16) for g in grads]
-        looked_at = scaled[:1] if fault == "only the first array is looked at" else scaled
-        is_bad = np.isinf if fault == "infinity is looked for, NaN is not" else lambda g: ~np.isfinite(g)
-        found_inf = any(bool(is_bad(g).any()) for g in looked_at)
-        following = rescaled("", scale, tracker, found_inf, SETTINGS["growth_interval"])
-        tick = ticked("", t, rate, SETTINGS["step_size"], SETTINGS["gamma"])
-        divisors = {
-            "the gradients are not divided by the scale": 1.0,
-            "the gradients are divided by the scale of the next step": following[0],
-        }
-        if fault == IN_FLOAT16:
-            scaled, divisors = [np.asarray(g / np.float16(scale)) for g in scaled], {fault: 1.0}
-        if fault == INVERSE_IN_FLOAT16:
-            scaled, divisors = [np.asarray(g * np.float16(1 / scale)) for g in scaled], {fault: 1.0}
-        with_rate = tick[1] if fault == "the schedule ticks before the update" else rate
-        if not found_inf or fault == "the update is made in spite of an overflow":
-            params = [
-                p - with_rate * (g.astype(np.float64) / divisors.get(fault, scale))
-                for p, g in zip(params, scaled, strict=True)
-            ]
-        if not found_inf or fault == "the schedule ticks although the update is skipped":
-            t, rate = tick
-        elif fault == "t counts an update that is skipped":
-            t += 1
-        elif fault == "the rate decays although the update is skipped":
-            rate = tick[1]
-        if not (found_inf and fault == "the scaler does not step when the update is skipped"):
-            scale, tracker = following
+        found_inf = not all(bool(np.isfinite(g).all()) for g in scaled)
+        if not found_inf:
+            params = [p - rate * (g.astype(np.float64) / scale) for p, g in zip(params, scaled, strict=True)]
+            t, rate = ticked(t, rate, SETTINGS["step_size"], SETTINGS["gamma"])
+        scale, tracker = rescaled(scale, tracker, found_inf, SETTINGS["growth_interval"])
     return dict(zip(KEYS, (params, t, rate, scale, tracker), strict=True))
-
-
-RUN_FAULTS = (
-    "the update is made in spite of an overflow",
-    "the schedule ticks although the update is skipped",
-    "t counts an update that is skipped",
-    "the rate decays although the update is skipped",
-    "the scaler does not step when the update is skipped",
-    "only the first array is looked at",
-    "infinity is looked for, NaN is not",
-    "the gradients are not divided by the scale",
-    "the gradients are divided by the scale of the next step",
-    IN_FLOAT16,
-    INVERSE_IN_FLOAT16,
-    "the schedule ticks before the update",
-    "the scale begins anew with every call",
-    "the tracker begins anew with every call",
-    "the schedule begins anew with every call",
-)
-
-
-def explanation(faults: Iterable[str], replay: Any, inputs: list[Any], found: list[Any], same: Any) -> str:
-    """The first fault by which every input gives what was found."""
-    pairs = list(zip(inputs, found, strict=True))
-    with np.errstate(all="ignore"):
-        return next((fault for fault in faults if all(same(replay(fault, *x), y) for x, y in pairs)), "")
 
 
 def read_state(arrays: Arrays, function: str, value: Any) -> State:
@@ -196,31 +101,24 @@ def check_train(
 ) -> None:
     """Raise unless training gives what it must: all but the parameters exactly, and those within the allowance."""
     found = [trained(solution, arrays, *x) for x in inputs]
-
-    def cause() -> str:
-        return explanation(RUN_FAULTS, run, inputs, found, lambda a, b: same_state(a, b, ALLOWANCE))
-
-    for x, state, step in zip(inputs, found, steps, strict=True):
-        expect_within(what, run("", *x), state, ALLOWANCE, step=step, cause=cause)
+    expected = [run(*x) for x in inputs]
+    for ours, theirs, step in zip(expected, found, steps, strict=True):
+        expect_within(what, ours, theirs, ALLOWANCE, step=step, whole=(expected, found))
 
 
-def check_pairs(
-    arrays: Arrays, names: tuple[str, str], function: Any, inputs: list[Any], faults: tuple[str, ...], replay: Any
-) -> None:
+def check_pairs(arrays: Arrays, names: tuple[str, str], function: Any, inputs: list[Any], right: Any) -> None:
     """Raise unless a function returns the two numbers that it must, for each of the inputs."""
-    what = "schedule_step" if replay is ticked else "scaler_step"
+    what = "schedule_step" if right is ticked else "scaler_step"
     found = []
     for x in inputs:
         value = function(*x)
         wanted = f"{what} must return ({', '.join(names)}); it returned {described(value)}"
         expect(isinstance(value, (tuple, list)) and len(value) == 2, wanted)
-        found.append(
-            tuple(x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in arrays.found(what, value))
-        )
-    for x, pair in zip(inputs, found, strict=True):
-        expected, numbers = (dict(zip(names, values, strict=True)) for values in (replay("", *x), pair))
-        expect_same_bits(f"{what}{x} returned another {' or '.join(names)}", expected, numbers,
-                         cause=lambda: explanation(faults, replay, inputs, found, operator.eq))  # fmt: skip
+        found.append([x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in arrays.found(what, value)])
+    whole = [list(right(*x)) for x in inputs], found
+    for x, *pairs in zip(inputs, *whole, strict=True):
+        expected, numbers = (dict(zip(names, values, strict=True)) for values in pairs)
+        expect_same_bits(f"{what}{x} returned another {' or '.join(names)}", expected, numbers, whole=whole)
 
 
 @law(
@@ -235,8 +133,8 @@ def the_schedule_multiplies_once_a_period(solution: Any, arrays: Arrays) -> None
         t, rate = 0, 0.1
         for _ in range(30):
             inputs.append((t, rate, step_size, gamma))
-            t, rate = ticked("", *inputs[-1])
-    check_pairs(arrays, ("t", "rate"), solution.schedule_step, inputs, TICK_FAULTS, ticked)
+            t, rate = ticked(*inputs[-1])
+    check_pairs(arrays, ("t", "rate"), solution.schedule_step, inputs, ticked)
 
 
 @law(
@@ -251,8 +149,8 @@ def the_scale_backs_off_and_grows(solution: Any, arrays: Arrays) -> None:
         tracker = 0
         for _ in range(30):
             inputs.append((scale, tracker, bool(rng.random() < 0.2), interval))
-            scale, tracker = rescaled("", *inputs[-1])
-    check_pairs(arrays, ("scale", "tracker"), solution.scaler_step, inputs, SCALER_FAULTS, rescaled)
+            scale, tracker = rescaled(*inputs[-1])
+    check_pairs(arrays, ("scale", "tracker"), solution.scaler_step, inputs, rescaled)
 
 
 @law(
@@ -264,7 +162,7 @@ def the_scale_has_no_floor_and_stays_finite(solution: Any, arrays: Arrays) -> No
     """The scale may fall below 1, and does not grow beyond the largest number of float32."""
     inputs = [(scale, 1, True, 3) for scale in (2.0, 1.0, 0.5, 2.0**-20)]
     inputs += [(scale, 2, False, 3) for scale in (2.0**126, 1.5 * 2.0**126, 2.0**127, FLOAT32_MAX, 2.0**-20)]
-    check_pairs(arrays, ("scale", "tracker"), solution.scaler_step, inputs, SCALER_FAULTS, rescaled)
+    check_pairs(arrays, ("scale", "tracker"), solution.scaler_step, inputs, rescaled)
 
 
 @law(
@@ -314,19 +212,9 @@ def calls_go_on_from_the_state(solution: Any, arrays: Arrays) -> None:
         inputs = [(x, sequence[a:b]) for x, (a, b) in zip(whole, pairwise(stops), strict=False)]
         found = [trained(solution, arrays, *x) for x in inputs]
         for n, expected, part in zip(stops[1:], whole[1:], found, strict=True):
-            cause = partial(explanation, RUN_FAULTS[::-1], run, inputs, found, same_numbers)
-            expect_same_bits("training in several calls is not training in one", expected, part, step=n, cause=cause)
-
-
-def same_numbers(a: State, b: State) -> bool:
-    """Whether two states agree in all but the parameters."""
-    return all(a[key] == b[key] for key in KEYS[1:])
-
-
-def same_state(a: State, b: State, allowance: Tolerance | None = None) -> bool:
-    """Whether two states agree, in the parameters bitwise or within an allowance."""
-    pairs = zip(a["params"], b["params"], strict=True)
-    return same_numbers(a, b) and all(compare({"x": x}, {"x": y}, tolerance=allowance).holds for x, y in pairs)
+            expect_same_bits(
+                "training in several calls is not training in one", expected, part, step=n, whole=(whole[1:], found)
+            )
 
 
 @law(
@@ -361,7 +249,7 @@ def the_checkpoint_holds_everything(solution: Any, arrays: Arrays) -> None:
     states = [draw_state(8, t=t, rate=0.1 * 0.1 * 0.1, scale=scale, tracker=tracker) for t, tracker, scale in drawn]
     found = [read_state(arrays, "save_state", solution.save_state(arrays.given(state))) for state in states]
     for state, checkpoint in zip(states, found, strict=True):
-        expect_same_bits("the checkpoint is not the state", state, checkpoint, cause=partial(lost, states, found))
+        expect_same_bits("the checkpoint is not the state", state, checkpoint, whole=(states, found))
 
 
 @law(
@@ -392,41 +280,6 @@ def change(arrays: Arrays, state: State) -> None:
     state |= {"t": 99, "rate": 9.0, "scale": 9.0, "tracker": 99}
 
 
-def lost(states: list[State], found: list[State]) -> str:
-    """Why states are not what was saved."""
-    first, step_size, gamma, interval = (SETTINGS[key] for key in ("rate", "step_size", "gamma", "growth_interval"))
-    faults: dict[str, Callable[[State], tuple[Any, ...]]] = {
-        "the schedule began anew": lambda s: (0, first, s["scale"], s["tracker"]),
-        "the scaler began anew": lambda s: (s["t"], s["rate"], SETTINGS["scale"], 0),
-        "t was lost while the rate was kept: the next decay comes at another step":
-            lambda s: (0, s["rate"], s["scale"], s["tracker"]),
-        "the rate began anew": lambda s: (s["t"], first, s["scale"], s["tracker"]),
-        "the scale began anew": lambda s: (s["t"], s["rate"], SETTINGS["scale"], s["tracker"]),
-        "the tracker was lost: the next growth comes later": lambda s: (s["t"], s["rate"], s["scale"], 0),
-        "the rate was computed anew, by gamma ** (t // step_size), which rounds otherwise":
-            lambda s: (s["t"], first * gamma ** (s["t"] // step_size), s["scale"], s["tracker"]),
-        "the rate was rounded to float32": lambda s: (s["t"], float(np.float32(s["rate"])), s["scale"], s["tracker"]),
-        "t was rounded to float32, which cannot count so far":
-            lambda s: (int(np.float32(s["t"])), s["rate"], s["scale"], s["tracker"]),
-        "t is one too large": lambda s: (s["t"] + 1, s["rate"], s["scale"], s["tracker"]),
-        "the scale was kept from falling below 1": lambda s: (s["t"], s["rate"], max(s["scale"], 1.0), s["tracker"]),
-        "loading made a tick of the schedule":
-            lambda s: (*ticked("", s["t"], s["rate"], step_size, gamma), s["scale"], s["tracker"]),
-        "loading made a step of the scaler":
-            lambda s: (s["t"], s["rate"], *rescaled("", s["scale"], s["tracker"], False, interval)),
-        "loading made a step of the scaler, as after an overflow": lambda s: (s["t"], s["rate"], s["scale"] / 2, 0),
-    }  # fmt: skip
-
-    def replay(fault: str, *values: Any) -> State:
-        state = dict(zip(KEYS[1:], values, strict=True))
-        return state if not fault else dict(zip(KEYS[1:], faults[fault](state), strict=True))
-
-    inputs = [tuple(state[key] for key in KEYS[1:]) for state in states]
-    if all(map(same_numbers, states, found)):
-        return "the parameters were changed"
-    return explanation(faults, replay, inputs, found, same_numbers)
-
-
 @law(
     "Restore, and compare with what was saved before any step is taken.",
     "All four numbers come from the checkpoint as they are. A new schedule or scaler must not overwrite them or step.",
@@ -439,7 +292,7 @@ def restoring_gives_back_the_state(solution: Any, arrays: Arrays) -> None:
     found = [restored(solution, arrays, solution.save_state(arrays.given(state))) for state in saved]
     for n, (ours, theirs) in enumerate(zip(saved, found, strict=True)):
         expect_same_bits("the restored state is not the one that was saved", ours, theirs, step=n,
-                         cause=partial(lost, saved, found))  # fmt: skip
+                         whole=(saved, found))  # fmt: skip
 
 
 def restored(solution: Any, arrays: Arrays, checkpoint: Any) -> State:
@@ -464,7 +317,7 @@ def a_resume_equals_never_stopping(solution: Any, arrays: Arrays) -> None:
             at_stop = solution.restore_state(checkpoint, dict(SETTINGS))
             value = solution.train(at_stop, arrays.given(sequence[stop:n]), dict(SETTINGS))
             found = read_state(arrays, "train", value)
-            intact = same_state(whole[stop], restored(solution, arrays, checkpoint))
+            intact = same_tree(whole[stop], restored(solution, arrays, checkpoint))
             expect_same_bits(f"resumed after step {stop}, training is not what it was", whole[n], found, step=n,
                              cause="train takes something from elsewhere, kept from another call" if intact else
                              "the state was not restored: see the law on it")  # fmt: skip

@@ -19,7 +19,6 @@ from numpy_ref.exercises.exercise import Exercise, short
 
 REFERENCES = {"numpy": "numpy_ref.exercises.solutions", "torch": "torch_port.exercises"}
 TITLES = {"numpy": "NumPy", "torch": "PyTorch"}
-OWN = ("numpy_ref", "torch_port", "parity_tests")  # packages that no solution may use
 LARGEST = 1 << 20  # bytes of a solution; the references have a few thousand
 
 _MARKER = re.compile(r"^#\s*exercise:\s*(\w+),\s*in:\s*(\w+)", re.MULTILINE)
@@ -38,10 +37,36 @@ class Solution(NamedTuple):
 
 
 def reference_text(exercise: Exercise, framework: str) -> str:
-    """The source of a reference solution; it is found and not imported."""
-    spec = find_spec(REFERENCES[framework])
-    folder = next(iter((spec and spec.submodule_search_locations) or []))
-    return (Path(folder) / f"{exercise.name}.py").read_text(encoding="utf-8")
+    """The source of a reference solution; it is found and not imported.
+
+    Where `torch_port.exercises` has none, it is the one in NumPy in PyTorch's words.
+    """
+    path = _folder(REFERENCES[framework]) / f"{exercise.name}.py"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    text = (_folder(REFERENCES["numpy"]) / f"{exercise.name}.py").read_text(encoding="utf-8")
+    for word, other in _IN_TORCH:
+        text = re.sub(word, other, text)
+    return text if re.search(r"\bAny\b", text.replace(_IMPORT, "")) else text.replace(_IMPORT, "")
+
+
+_IMPORT = "from typing import Any\n\n"
+_IN_TORCH = (  # what NumPy calls otherwise than PyTorch
+    (r"import numpy as np", "import torch"),
+    (r"np\.ndarray\[Any, Any\]", "torch.Tensor"),
+    (r"\bnp\.", "torch."),
+    (r"\.copy\(\)", ".clone()"),
+    (r"\.astype\(", ".to("),
+    (r"\b(NumPy )?arrays\b", "tensors"),
+    (r"\ban array\b", "a tensor"),
+    (r"\bthe array\b", "the tensor"),
+)
+
+
+def _folder(package: str) -> Path:
+    """Where the files of a package are."""
+    spec = find_spec(package)
+    return Path(next(iter((spec and spec.submodule_search_locations) or [])))
 
 
 def signatures(exercise: Exercise) -> dict[str, ast.FunctionDef]:
@@ -156,25 +181,19 @@ def framework_of(solution: Solution, default: str) -> str:
     marker = _MARKER.search(solution.text)
     if marker and marker[2] in TITLES:
         return marker[2]
-    imported = {name for name, _ in _imports(solution)}
+    imported = _imports(solution)
     return "torch" if "torch" in imported else "numpy" if "numpy" in imported else default
 
 
-def own_import(solution: Solution) -> str:
-    """The first import of one of this project's packages, with its place; "" if there is none."""
-    places = [f"{solution.path.name}:{line}: imports {name}" for name, line in _imports(solution) if name in OWN]
-    return places[0] if places else ""
-
-
-def _imports(solution: Solution) -> list[tuple[str, int]]:
-    """The packages that a file imports, with their lines."""
-    found = []
+def _imports(solution: Solution) -> set[str]:
+    """The packages that a file imports."""
+    found = set()
     for node in ast.walk(solution.tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name.partition(".")[0], node.lineno) for alias in node.names]
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.append(((node.module or "").partition(".")[0], node.lineno))
-    return sorted(found, key=lambda each: each[1])
+            found.add((node.module or "").partition(".")[0])
+    return found
 
 
 def unwritten(solution: Solution, exercise: Exercise) -> list[str]:

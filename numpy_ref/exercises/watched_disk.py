@@ -1,8 +1,7 @@
 """A directory whose calls are watched: what of a file a crash may leave, and errors where they can occur.
 
-At every call of Python's `os` the directory is looked at, and account is kept of what of it a disk must have by now.
-What was written is not on the disk before an fsync of that file, and a name may be any that it was since the last fsync
-of its directory.
+At every call of Python's `os` the directory is looked at, and `numpy_ref.proof.power_failure` keeps account of what of
+it a disk must have by now.
 """
 
 import errno
@@ -13,11 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from numpy_ref.exercises.exercise import Loss, expect
+from numpy_ref.proof.power_failure import DiskModel, Event, File
 
 CALLS = ("open", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "remove", "truncate", "close")
 NAME = "state.bin"
@@ -26,6 +26,20 @@ TAKEN = 1000  # bytes that os.write takes at most, as it may
 MOST = 5  # calls of one kind that are let fail, one at a time
 
 Hook = Callable[[str, Any], None]  # before a call: its name, and its first argument
+
+
+class WatchedFile(File):
+    """A file of the directory, kept open so that its number is not used twice."""
+
+    def __init__(self, path: str, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.stream = open(path, "rb", buffering=0)  # noqa: SIM115
+
+    def look(self) -> None:
+        """Take note of what a reader finds in it."""
+        found = os.pread(self.stream.fileno(), 1 << 20, 0)
+        self.changes = [] if found == self.durable else [(0, None), (0, found)]
 
 
 class Disk:
@@ -39,53 +53,60 @@ class Disk:
     def __init__(self, folder: str, hook: Hook = lambda call, argument: None) -> None:
         expect(os.name == "posix", "this exercise is about POSIX: Linux, macOS; elsewhere it cannot be graded")
         self.folder, self.path, self.hook, self.last = folder, os.path.join(folder, NAME), hook, "the start"
-        self.files: dict[int, BinaryIO] = {}  # all that were seen, kept open so that no number is used twice
-        self.durable: dict[int, bytes] = {}  # what of them is on disk
+        self.files: dict[int, WatchedFile] = {}  # all that were seen
         self.synchronised: list[str] = []  # what fsync was called for
         self.early: dict[int, int] = {}  # bytes that a file had when it was synchronised and was not complete
         self.cut: dict[int, tuple[int, int]] = {}  # where os.write took fewer bytes than it was given the last time
         self.old = self.standing()
-        self.named = [self.old]  # the files that may have the name after a crash
         self.stranger = False  # whether a file took the name that was not seen beside it before
         self.fault: Loss | None = None  # at the first moment at which a crash loses the file
-        self.look()
-        self.durable = {file: self.content(file) for file in self.files}
-        self.allowed = [NEW, self.durable[self.old] if self.old else None]
+        self.scan()
+        for file in self.files.values():
+            file.look()
+            file.synchronise()
+        self.model = DiskModel({NAME: self.files[self.old]} if self.old else {})
+        self.allowed = [NEW, self.files[self.old].durable if self.old else None]
 
     def standing(self) -> int | None:
         """The number of the file that has the name."""
         return os.stat(self.path).st_ino if os.path.exists(self.path) else None
 
-    def content(self, file: int) -> bytes:
-        """What a reader finds in a file."""
-        return os.pread(self.files[file].fileno(), 1 << 20, 0)
+    def scan(self) -> None:
+        """Take note of the files that are there."""
+        for entry in os.scandir(self.folder):
+            if entry.is_file() and entry.inode() not in self.files:
+                self.files[entry.inode()] = WatchedFile(entry.path, entry.inode())
 
     def look(self) -> None:
         """Take note of the files that are there, and of the one that has the name."""
         standing = self.standing()
-        if standing != self.named[-1]:
-            self.named.append(standing)
-            self.stranger |= standing is not None and standing not in self.files
-        for entry in os.scandir(self.folder):
-            if entry.is_file() and entry.inode() not in self.files:
-                self.files[entry.inode()] = open(entry.path, "rb", buffering=0)  # noqa: SIM115
-                self.durable[entry.inode()] = b""
+        self.stranger |= standing is not None and standing not in self.files
+        self.scan()
+        file = None if standing is None else self.files[standing]
+        if file is not self.model.names.get(NAME):
+            self.model.give(Event("rename", target=NAME), NAME, file)
 
     def crash(self) -> None:
         """Take note if the power may fail now and the file be none of those allowed."""
         self.look()
-        for file in [] if self.fault else self.named:
-            if file is None and None not in self.allowed:
-                self.lose("no file", "the old file was removed before the new one took its name; "
-                          "os.replace does both in one step")  # fmt: skip
-            elif file is not None and not (self.content(file) == self.durable[file] in self.allowed):
-                if file != self.old:
-                    sure = len(self.durable[file])
-                    self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file))
-                elif self.content(file) == self.durable[file]:
-                    self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
-                else:
-                    self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
+        for file in [] if self.fault else self.model.values(NAME):
+            if not isinstance(file, WatchedFile):
+                if None not in self.allowed:
+                    cause = (
+                        "the old file was removed before the new one took its name; os.replace does both in one step"
+                    )
+                    self.lose("no file", cause)
+                continue
+            file.look()
+            if not file.changes and file.durable in self.allowed:
+                continue
+            if file.number != self.old:
+                sure = len(file.durable)
+                self.lose(f"a file of which {sure} of {len(NEW)} bytes are certain", self.why(file.number))
+            elif not file.changes:
+                self.lose("the old content", "the new name is not on disk: no fsync of the directory followed it")
+            else:
+                self.lose("a mixture", "the file was written under its final name; write a temporary, rename it")
 
     def lose(self, found: str, cause: str) -> None:
         """Keep the first fault."""
@@ -108,13 +129,15 @@ class Disk:
         """What an fsync does, to the account alone."""
         number = os.fstat(file).st_ino
         if number in self.files:
-            self.durable[number] = self.content(number)
-            if self.durable[number] != NEW:
-                self.early[number] = len(self.durable[number])
+            known = self.files[number]
+            known.look()
+            known.synchronise()
+            if known.durable != NEW:
+                self.early[number] = len(known.durable)
         elif number == os.stat(self.folder).st_ino:
-            del self.named[:-1]
-        self.synchronised.append("the old file" if number == self.old else "the directory" if number not in self.files
-                                 else "a file")  # fmt: skip
+            self.model.apply(Event("fsync directory"))
+        kind = "the old file" if number == self.old else "a file" if number in self.files else "the directory"
+        self.synchronised.append(kind)
 
     def write(self, real: Any, descriptor: int, data: bytes) -> int:
         """What os.write may do: take fewer bytes than it is given."""
@@ -144,8 +167,8 @@ class Disk:
         changed = []
         for call in CALLS:
             real = getattr(os, call)
-            changed += [(space, name, real, watching(call, real)) for space in spaces
-                        for name, value in space.items() if value is real]  # fmt: skip
+            for space in spaces:
+                changed += [(space, name, real, watching(call, real)) for name in space if space[name] is real]
         try:
             for space, name, _, wrapped in changed:
                 space[name] = wrapped
@@ -155,7 +178,7 @@ class Disk:
             for space, name, real, _ in changed:
                 space[name] = real
             for file in self.files.values():
-                file.close()
+                file.stream.close()
 
 
 def short_write(taken: int, given: int) -> str:
@@ -201,7 +224,7 @@ def errors() -> dict[str, tuple[BaseException, Callable[[str, Any], bool]]]:
         "Ctrl-C comes before the rename": (KeyboardInterrupt(), of(*rename)),
         "fsync of the directory fails": (OSError(errno.EIO, "the disk failed"), of(*synchronise, directory=True)),
         "the disk is full": (OSError(errno.EFBIG, "no room"), lambda call, first: False),
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -217,27 +240,36 @@ def no_room(full: bool) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+class FailingCall:
+    """A hook that raises an error before one of the calls that it applies to, and notes what must stand then."""
+
+    disk: Disk
+
+    def __init__(self, chosen: int, error: BaseException, applies: Callable[[str, Any], bool]) -> None:
+        self.chosen, self.error, self.applies = chosen, error, applies
+        self.calls, self.stands = 0, OLD
+
+    def __call__(self, call: str, first: Any) -> None:
+        """Raise the error if this is the chosen call."""
+        if not self.applies(call, first):
+            return
+        self.calls += 1
+        if self.calls == self.chosen + 1:
+            # Before the rename that is the old content, also where the directory is synchronised then, too.
+            self.stands = OLD if self.disk.standing() in (None, self.disk.old) else NEW
+            raise self.error
+
+
 def failing(solution: Any) -> Iterator[tuple[str, BaseException, bytes, BaseException | None, str]]:
     """Let the call fail at each place: the place, the error, what must stand, what was raised, and the directory."""
     for where, (error, applies) in errors().items():
         full = where == "the disk is full"
         for chosen in range(1 if full else MOST):
-            calls: list[str] = []
-            stands = [OLD]
-
-            def hook(call: str, first: Any, error: Any = error, applies: Any = applies, chosen: int = chosen,
-                     calls: list[str] = calls, stands: list[bytes] = stands) -> None:  # fmt: skip
-                if applies(call, first):
-                    calls.append(call)
-                    if len(calls) == chosen + 1:
-                        # Before the rename that is the old content, also where the directory is synchronised then, too.
-                        stands[0] = OLD if disk.standing() in (None, disk.old) else NEW  # noqa: B023
-                        raise error
-
+            fails = FailingCall(chosen, error, applies)
             with folder_with(OLD) as folder:
-                disk = Disk(folder, hook)
+                disk = fails.disk = Disk(folder, fails)
                 with disk.watched(), no_room(full):
                     came = raised(solution, disk.path, NEW)
-                if not full and len(calls) <= chosen:  # there is no such call any more
+                if not full and fails.calls <= chosen:  # there is no such call any more
                     break
-                yield where, error, stands[0], came, folder
+                yield where, error, fails.stands, came, folder

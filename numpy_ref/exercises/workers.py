@@ -1,20 +1,17 @@
-"""The exercise `workers`: noise for several workers, the same in every run of a seed and another for each of them.
-
-Long, for saying why two streams meet takes as much as finding them among some hundreds.
-"""
+"""The exercise `workers`: noise for several workers, the same in every run of a seed and another for each of them."""
 
 import copy
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from numpy_ref.exercises.exercise import Arrays, Exercise, described, expect, expect_same_bits, expect_within, law
+from numpy_ref.exercises.exercise import Arrays, Exercise, Loss, described, expect, expect_same_bits, expect_within, law
 from numpy_ref.proof.equivalence import Tolerance, same_bits
 
 Key = tuple[int, int, int]  # seed, epoch, worker_id or index
@@ -125,18 +122,11 @@ def the_same_three_begin_the_same_stream(solution: Any, arrays: Arrays) -> Any:
             with surroundings(n):
                 streams.append(noise(solution, arrays, make(*key)))
 
-        def in_augment(make: Any = make, key: Key = key) -> str:
-            generator = make(*key)
-            first, second = (noise(solution, arrays, twin) for twin in (twin_of(generator), twin_of(generator)))
-            seeded = "its generator has no seed, or goes on from an earlier call"
-            return (
-                seeded
-                if same_bits(first, second)
-                else "augment draws from elsewhere, not from the generator it is given"
-            )
-
         what, first = f"the noise after {function}{key} is another when all is called again", {"noise": streams[0]}
-        expect_same_bits(what, first, {"noise": streams[1]}, cause=in_augment)
+        twins = [noise(solution, arrays, twin_of(generator)) for generator in [make(*key)] * 2]
+        expect(same_bits(*twins), what, cause="augment draws from elsewhere, not from the generator it is given")
+        expect_same_bits(what, first, {"noise": streams[1]},
+                         cause="its generator has no seed, or goes on from an earlier call")  # fmt: skip
         expect_same_bits(what, first, {"noise": streams[2]}, cause="it depends on the time or on the process")
         begun[f"{function}{key}"] = streams[0]
     return begun
@@ -166,9 +156,12 @@ def no_two_streams_are_the_same(solution: Any, arrays: Arrays) -> None:
 
         pairs, most = meetings({key: stream(key) for key in keys})
         if pairs:
-            cause = meeting_cause(names, pairs, len(keys), stream) if most == LENGTH else WITHIN
             first, second = min(pairs, key=lambda pair: len(differing(pair)))
-            expect(False, f"{function}: {told(names, first)} and {told(names, second)} share their noise", cause=cause)
+            where = f"{told(names, first)} and {told(names, second)}"
+            part = [f"{names[i]} does not count, or only a part of it" for i in differing((first, second))]
+            others = "the three become one number or text that others become, too, or are mixed into too few bits"
+            raise Loss(f"{function}: two streams share their noise", where, None, "no such pair", f"{len(pairs)} pairs",
+                       cause="" if most == LENGTH else WITHIN, otherwise=others if part[1:] else part[0])  # fmt: skip
         if meeting := meeting_rows([stream(key, LONG) for key in NEAR]):
             both = " and ".join(told(names, NEAR[i]) for i in meeting)
             text = f"of their first {LONG} numbers, {ROW} in a row are the same"
@@ -214,37 +207,6 @@ def meeting_rows(streams: list[Any]) -> list[int]:
 def differing(pair: tuple[Key, Key]) -> list[int]:
     """Which of the three numbers two keys differ in."""
     return [i for i in range(3) if pair[0][i] != pair[1][i]]
-
-
-def meeting_cause(names: tuple[str, str, str], pairs: list[tuple[Key, Key]], count: int, stream: Any) -> str:
-    """What streams that meet have in common."""
-
-    def the_same(at: int, x: int, y: int) -> bool:
-        """Whether two numbers in one place begin the same stream, whatever the other two are."""
-        others: tuple[Key, ...] = ((0, 0, 0), (3, 5, 7), (29, 31, 37))
-        return all(same_bits(stream(replaced(key, at, x)), stream(replaced(key, at, y))) for key in others)
-
-    ignored = [i for i in range(3) if the_same(i, 0, 1) and the_same(i, 1, 2)]
-    if ignored:
-        text = f"{' and '.join(names[i] for i in ignored)} {'do' if len(ignored) > 1 else 'does'} not count"
-        of_all = "; every worker has the same stream, as with a generator that is copied into each"
-        return text + (of_all if 2 in ignored and names[2] == "worker_id" else "")
-    for pair in pairs:
-        if len(differing(pair)) == 1:
-            (at,) = differing(pair)
-            x, y = sorted(key[at] for key in pair)
-            if the_same(at, x, y):
-                text = f"only a part of {names[at]} counts, as when upper bits are cut off or a remainder is taken"
-                return f"{text}: {x} and {y} begin the same stream"
-    if len(pairs) <= count**2 / 2**16:
-        return "few of very many pairs meet: the three are mixed into too few bits"
-    if all(sorted(first) == sorted(second) for first, second in pairs):
-        return "the order of the three does not count: they are sorted, or it is lost"
-    summed = [pair for pair in pairs if sum(pair[0]) == sum(pair[1])]
-    if len(summed) == len(pairs):
-        which = sorted({i for pair in pairs for i in differing(pair)})
-        return f"{' and '.join(names[i] for i in which)} are added, and others have the same sum"
-    return "the three become one number or text that others become, too"
 
 
 @law(
@@ -336,51 +298,25 @@ def check_epoch(
     solution: Any, arrays: Arrays, num_workers: int, start: int, what: str, order: list[int] = ORDER
 ) -> None:
     """Raise unless the epoch from a position on is made of the samples' own streams."""
-    found = delivered(solution, arrays, num_workers, start, order)
-    samples = draw_samples()
+    found, samples = delivered(solution, arrays, num_workers, start, order), draw_samples()
 
-    def rebuilt(generator_of: Callable[[int], Any], indices: list[int] = order) -> list[Any]:
-        running.clear()
-        return [augmented(solution, arrays, samples[indices[p]], generator_of(p)) for p in range(start, len(order))]
+    def is_made(sample: Any, index: int, function: str, key: Key) -> bool:
+        """Whether this is the sample of an index with the noise of a new generator."""
+        generator = getattr(solution, function)(*key)
+        return same_bits(augmented(solution, arrays, samples[index], generator), sample)
 
-    running = dict[int, Any]()
-
-    def of_sample(index: int, *, seed: int = SEED, epoch: int = EPOCH) -> Any:
-        return solution.sample_generator(seed, epoch, index)
-
-    def of_worker(worker_id: int) -> Any:
-        return solution.worker_generator(SEED, EPOCH, worker_id)
-
-    def kept(number: int, make: Callable[[int], Any]) -> Any:
-        if number not in running:
-            running[number] = make(number)
-        return running[number]
-
-    choices: dict[str, Callable[[int], Any]] = {
-        "one generator serves the whole epoch": lambda p: kept(-1, lambda _: of_sample(0)),
-        "the noise is that of the worker's stream, which depends on num_workers and begins anew in a resume":
-            lambda p: kept(p % num_workers, of_worker),
-        "the noise is the beginning of the worker's stream, again for every sample":
-            lambda p: of_worker(p % num_workers),
-        "one generator is kept for each index: a sample that comes again gets other noise":
-            lambda p: kept(order[p], of_sample),
-        "the epoch does not count": lambda p: of_sample(order[p], epoch=0),
-        "the seed does not count": lambda p: of_sample(order[p], seed=0),
-        "the noise belongs to the position, not to the index": of_sample,
-        "the noise belongs to the position after the resume, not to the index": lambda p: of_sample(p - start),
-        "the noise is that of the epoch's first samples": lambda p: of_sample(order[p - start]),
-        "all samples have the noise of index 0": lambda p: of_sample(0),
-    }  # fmt: skip
-
-    def cause() -> str:
-        for text, generator_of in choices.items():
-            if all(map(same_bits, rebuilt(generator_of), found)):
-                return text
-        in_order = all(map(same_bits, rebuilt(of_sample, sorted(order)), found))
-        return "the samples come in the order of the data" if in_order else ""
-
-    expected = rebuilt(lambda p: of_sample(order[p]))
-    expect_same_bits(what, {"augmented": expected}, {"augmented": found}, cause=cause)
+    if all(is_made(x, i, "sample_generator", (SEED, EPOCH, i)) for x, i in zip(found, order[start:], strict=True)):
+        return
+    seeds = {"": (SEED, EPOCH), " in epoch 0": (SEED, 0), " of seed 0": (0, EPOCH)}
+    noises = {f"{i}{of}": ("sample_generator", (*seeds[of], i)) for of in seeds for i in range(len(samples))}
+    noises |= {f"worker {i}": ("worker_generator", (SEED, EPOCH, i)) for i in range(num_workers)}
+    shapes, names = [sample.shape for sample in samples], []
+    for index, x in zip(order[start:], found, strict=True):
+        at = shapes.index(x.shape) if getattr(x, "shape", None) in shapes else None
+        name = next((name for name, made in noises.items() if at is not None and is_made(x, at, *made)), "no other")
+        names.append(name if at == index else f"{name} for the sample {at}")
+    own, of = ", ".join(map(str, order[start:])), ", ".join(names)
+    raise Loss(what, "the noise is that of", None, own, of, trees=({"of": own}, {"of": of}))
 
 
 STATEMENT = """

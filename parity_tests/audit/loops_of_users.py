@@ -128,6 +128,7 @@ class Prefetches(Small):
         self.thread.join()
         made = self.next
         self.fetch(self.steps + 1)
+        self.thread.join()  # it may be done with it, or not, when the run is looked at
         return made
 
 

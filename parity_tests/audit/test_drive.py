@@ -5,7 +5,6 @@ import os
 import random  # noqa: TID251
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -16,22 +15,21 @@ torch = pytest.importorskip("torch")
 import numpy as np
 
 from parity_tests.audit import loops
-from torch_port.audit import Report, audit, judge
-from torch_port.audit.attribution import Suspect, find
-from torch_port.audit.findings import as_plain
-from torch_port.audit.leaves import Leaf, difference, ulps_between
-from torch_port.audit.record import Record
-from torch_port.audit.states import is_saved
-from torch_port.audit.stops import checked_stops
-from torch_port.audit.workers import Workers
+from torch_port.audit import Report, audit
+from torch_port.audit.judge import compare as judge
+from torch_port.audit.judge.attribution import Suspect, find
+from torch_port.audit.judge.findings import as_plain
+from torch_port.audit.judge.record import (
+    Leaf,
+    Record,
+    difference,
+    ulps_between,
+)
+from torch_port.audit.judge.stops import checked_stops
+from torch_port.audit.judge.stored import is_saved
+from torch_port.audit.judge.workers import Workers
 
 STEPS = 13  # the rate is halved after the tenth
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
 
 
 def audited(workers: Workers, name: str, at: object = (7,), **options: object) -> Report:
@@ -62,50 +60,6 @@ def test_a_forgotten_state_is_named_first_and_proved(workers: Workers, name: str
     assert all(one.startswith(loops.NAMED[name]) for one in stop.lost), stop  # and nothing else
     assert stop.cause
     assert stop.advice
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "lost"),
-    [
-        ("ForgetsMoments", 7, ("optimizer/exp_avg_sq",)),
-        ("ForgetsBuffer", 7, ("model.1.running_var",)),
-        ("Loader", 7, ("loader.position",)),
-        ("Accumulates", 7, ("model.grad",)),
-    ],
-)
-def test_the_lost_set_is_minimal(workers: Workers, name: str, at: int, lost: tuple[str, ...]) -> None:
-    (stop,) = audited(workers, name, [at]).stops
-    assert (stop.lost, stop.proved) == (lost, True), stop
-
-
-@pytest.mark.parametrize(
-    ("name", "lost", "said"),
-    [
-        ("Coincides", "k", "save self.k, and set it in load_state_dict"),
-        ("Hidden", "model.c", "save self.model.c, and set it in load_state_dict"),
-        ("Recent", "recent", "save self.recent, and set it in load_state_dict"),
-        ("RecentList", "recent", "save self.recent, and set it in load_state_dict"),
-        ("Counts", "globals.COUNT", "save COUNT, and set it in load_state_dict (global COUNT)"),
-        ("Halves", "model", "model is saved as float16: save it in float32"),
-        ("Streams_torch", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
-        ("Streams_old", "streams.noise", 'self.streams["noise"].set_state(state["noise"])'),
-        ("Streams_numpy", "streams.noise", 'self.streams["noise"].bit_generator.state = state["noise"]'),
-        ("Streams_python", "streams.noise", 'self.streams["noise"].setstate(state["noise"])'),
-    ],
-)
-def test_the_line_to_add_can_be_written(workers: Workers, name: str, lost: str, said: str) -> None:
-    report = audited(workers, name, [11])
-    (stop,) = report.stops
-    assert (stop.lost, stop.proved) == ((lost,), True), stop
-    assert len(stop.advice) == 1
-    assert said in stop.advice[0]
-    if name.startswith("Recent"):
-        assert (
-            stop.cause
-            == f"recent held {3 if name == 'Recent' else 11} items at the stop, and holds nothing after the load"
-        )
-    if name == "Coincides":
-        assert {state.path: state.saved for state in report.states}.items() >= {"i": True, "k": False}.items()
 
 
 PARTS = st.sampled_from(["a", "b", "count", "k"])
@@ -163,17 +117,6 @@ def test_loads_are_checked(workers: Workers) -> None:
     assert not any("changed nothing" in line or "loaded and saved again" in line for line in said)
     again = audited(workers, "Forgets_best").warnings
     assert "a state that is loaded and saved again differs: 'best'" in again
-
-
-def test_a_loop_that_writes_its_own_file_and_reads_none_is_audited_by_its_state_dict(workers: Workers) -> None:
-    report = audited(workers, "OnlySaves")
-    assert report.holds, report
-
-
-def test_a_loop_may_have_its_own_file(workers: Workers) -> None:
-    report = audited(workers, "OwnFile")
-    assert report.verdict == "bitwise", report
-    assert all(state.saved is None for state in report.states)
 
 
 @pytest.mark.parametrize(
@@ -310,29 +253,18 @@ def test_a_result_that_differs_is_seen_at_its_first_step(values: list[tuple[floa
     assert bool(judge.compare(a, _record(lone), 0).faults) == (len(counts) > 1)  # what never changes is a setting
 
 
-def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "judged", lambda path, kind, moves: False)
+MUTANTS = [
+    ("compare.judged", lambda path, kind, moves: False),
+    ("compare._same", lambda a, b: a is not None and b is not None),
+    ("attribution._minimal", lambda equal, kept: kept),
+    ("attribution._minimal", lambda equal, kept: kept[:1]),
+    ("stored.last_name", lambda path: ""),
+]
 
 
-def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.attribution._minimal", lambda equal, kept: kept)
-
-
-def _first_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.attribution._minimal", lambda equal, kept: kept[:1])
-
-
-def _no_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "_same", lambda a, b: a is not None and b is not None)
-
-
-def _by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.states.last_name", lambda path: "")
-
-
-@pytest.mark.parametrize("mutant", [_by_value, _blind, _greedy, _first_only, _no_types])
-def test_a_mutant_of_the_judge_or_of_the_attribution_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: object) -> None:
-    mutant(monkeypatch)  # type: ignore[operator]
+@pytest.mark.parametrize(("name", "wrong"), MUTANTS)
+def test_a_mutant_of_the_judge_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, wrong: object) -> None:
+    monkeypatch.setattr(f"torch_port.audit.judge.{name}", wrong)
     caught = 0
     for check in (
         test_exactly_the_needed_suspects_are_found,

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch_port.audit import foreign
-from torch_port.audit.file_causes import COMES_BACK, LINES, UNTRIED, miscounted, stop_of
-from torch_port.audit.findings import Difference
+from torch_port.audit.judge.findings import Difference
+from torch_port.audit.script.file_causes import COMES_BACK, LINES, UNTRIED, miscounted, stop_of
 
 MODEL = {"model": {"layer.weight": torch.ones(3, 2), "layer.bias": torch.ones(2)}}
 STATE = {

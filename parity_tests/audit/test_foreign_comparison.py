@@ -3,6 +3,8 @@
 import json
 import math
 import warnings
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,11 @@ from parity_tests.audit.foreign_cases import (
     DTYPES,
     FLOATS,
     a_loop,
+    calling,
     found,
+    like,
     mutant_tests,
+    returning,
     tensor_of,
 )
 from parity_tests.commands import strict_json
@@ -31,136 +36,130 @@ from torch_port import (
     train_n_steps,
 )
 from torch_port.audit import foreign
-from torch_port.audit.foreign.distance import CHUNK
+from torch_port.audit.foreign import comparison, files, leaves
+from torch_port.audit.foreign.comparison import CHUNK
 
 nn = torch.nn
 
 
-def measures_every_change(module, dtype, size, place, steps):
-    """An element moved by so many units in the last place; never over zero, nor into infinity."""
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-    sign = -1 if place % 2 else 1
-    x = torch.full((size,), 1.5 * sign).to(dtype)
-    y = x.clone()
-    y.view(bits)[place % size] += steps
-    (change,) = module.differences(module.leaves_of({"a": x, "b": x}), module.leaves_of({"a": y, "b": x}))
-    near, far = (t[place % size].double().item() for t in (x, y))
-    assert change == ("a", "value", near, far, abs(far - near), steps, 1, "")
-
-
-def judges_bits(module):
+def test_bits_are_judged_as_bits():
     """-0 is not 0; all NaNs are one; and the worst element is shown."""
     zero, nan = torch.tensor([0.0, 1.0]), torch.tensor([math.nan, 1.0])
     other = nan.clone()
     other.view(torch.int32)[0] ^= 1
-    assert found({"w": nan}, {"w": other}, module) == []
-    (change,) = module.differences(
-        module.leaves_of({"w": zero}), module.leaves_of({"w": -zero * torch.tensor([1, -1])})
+    assert found({"w": nan}, {"w": other}) == []
+    (change,) = foreign.differences(
+        foreign.leaves_of({"w": zero}), foreign.leaves_of({"w": -zero * torch.tensor([1, -1])})
     )
     assert change[2:7] == (0.0, -0.0, 0.0, 1, 1)
-    assert found({"w": math.nan}, {"w": math.nan}, module) == []
-    assert found({"w": 0.0}, {"w": -0.0}, module) == [("w", "value")]
-    assert found({"w": zero}, {"w": nan}, module) == [("w", "value")]
+    assert found({"w": math.nan}, {"w": math.nan}) == []
+    assert found({"w": 0.0}, {"w": -0.0}) == [("w", "value")]
+    assert found({"w": zero}, {"w": nan}) == [("w", "value")]
     many = torch.zeros(CHUNK + 5)
     moved = many.clone()
     moved[3], moved[CHUNK + 1] = 1.0, -3.0
-    (change,) = module.differences(module.leaves_of({"w": many}), module.leaves_of({"w": moved}))
+    (change,) = foreign.differences(foreign.leaves_of({"w": many}), foreign.leaves_of({"w": moved}))
     assert (change.b, change.distance, change.elements) == (-3.0, 3.0, 2)
     big = 2**62
-    (change,) = module.differences(
-        module.leaves_of({"w": torch.tensor([big])}), module.leaves_of({"w": torch.tensor([big + 1])})
+    (change,) = foreign.differences(
+        foreign.leaves_of({"w": torch.tensor([big])}), foreign.leaves_of({"w": torch.tensor([big + 1])})
     )
     assert (change.distance, change.ulps) == (1.0, None)
     pair = torch.tensor([1 + 2j, 3j])
-    (change,) = module.differences(module.leaves_of({"w": pair}), module.leaves_of({"w": pair + torch.tensor([0, 1j])}))
+    (change,) = foreign.differences(
+        foreign.leaves_of({"w": pair}), foreign.leaves_of({"w": pair + torch.tensor([0, 1j])})
+    )
     assert (change.a, change.b, change.distance) == (3.0, 4.0, 1.0)
 
 
-def tells_each_kind_of_change(module):
+def test_each_kind_of_change_is_told():
     a = {"x": torch.zeros(2), "y": torch.zeros(2), "z": torch.zeros(2), "n": 1, "l": [1, 2.0], "gone": 1, "t": True}
     b = {"x": torch.zeros(3), "y": torch.zeros(2).half(), "z": 0.0, "n": 1.0, "l": [1, 3.0], "new": 1, "t": 1}
     expected = {"x": "shape", "y": "dtype", "z": "type", "n": "type", "l": "value", "t": "type"}
     expected |= {"gone": "missing", "new": "extra"}
-    assert dict(found(a, b, module)) == expected
-    assert found(a, a, module) == []
-    assert found({"l": [1, 2]}, {"l": [1, True]}, module) == [("l", "type")]
-    assert found({"l": [1, 2]}, {"l": [1, 2, 3]}, module) == [("l", "shape")]
+    assert dict(found(a, b)) == expected
+    assert found(a, a) == []
+    assert found({"l": [1, 2]}, {"l": [1, True]}) == [("l", "type")]
+    assert found({"l": [1, 2]}, {"l": [1, 2, 3]}) == [("l", "shape")]
 
 
-def aligns_by_name(module):
+def test_leaves_are_aligned_by_name():
     whole = a_loop()
     model = whole["model_state_dict"]
     for prefix in ("module.", "_orig_mod.", "module._orig_mod.", "model."):
         wrapped = {prefix + name: value for name, value in model.items()}
-        assert found(model, wrapped, module) == found(wrapped, model, module) == []
-        assert found(wrapped, wrapped | {f"{prefix}more": torch.zeros(1)}, module) == [(f"{prefix}more", "extra")]
+        assert found(model, wrapped) == found(wrapped, model) == []
+        assert found(wrapped, wrapped | {f"{prefix}more": torch.zeros(1)}) == [(f"{prefix}more", "extra")]
     inner = {name.replace("0.", "0._orig_mod."): value for name, value in model.items()}
-    assert found(model, inner, module) == []
+    assert found(model, inner) == []
     lightning = {
-        "epoch": 1, "global_step": 7, "state_dict": {"model." + name: value for name, value in model.items()},
-        "optimizer_states": [whole["optimizer_state_dict"]], "lr_schedulers": [whole["scheduler_state_dict"]],
-    }  # fmt: skip
+        "epoch": 1,
+        "global_step": 7,
+        "state_dict": {"model." + name: value for name, value in model.items()},
+        "optimizer_states": [whole["optimizer_state_dict"]],
+        "lr_schedulers": [whole["scheduler_state_dict"]],
+    }
     kept = {name: whole[name] for name in ("epoch", "global_step", "model_state_dict", "optimizer_state_dict")}
     kept["scheduler_state_dict"] = whole["scheduler_state_dict"]
-    assert found(kept, lightning, module) == []
-    (change,) = module.differences(
-        module.leaves_of({"net": {"a.w": torch.zeros(1)}}), module.leaves_of({"module.a.w": torch.ones(1)})
+    assert found(kept, lightning) == []
+    (change,) = foreign.differences(
+        foreign.leaves_of({"net": {"a.w": torch.zeros(1)}}), foreign.leaves_of({"module.a.w": torch.ones(1)})
     )
     assert (change.path, change.other) == ("net/a.w", "module.a.w")
     partly = {"module.a": torch.zeros(1), "b": torch.zeros(1)}
-    assert found(partly, {"a": torch.zeros(1), "b": torch.zeros(1)}, module) == [
+    assert found(partly, {"a": torch.zeros(1), "b": torch.zeros(1)}) == [
         ("a", "extra"),
         ("module.a", "missing"),
     ]
 
 
-def names_the_moments(module):
+def test_moments_go_by_the_name_of_their_parameter():
     """By the file's own order, beyond doubt or not at all."""
     whole = a_loop()
     names = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"]
-    leaves = module.leaves_of(whole)
+    leaves = foreign.leaves_of(whole)
     for moment in ("exp_avg", "exp_avg_sq", "step"):
         paths = [path for path in leaves if path.startswith(f"optimizer_state_dict/{moment}/")]
         assert paths == [f"optimizer_state_dict/{moment}/{name}" for name in names]
-    alone = module.leaves_of({"optimizer": whole["optimizer_state_dict"]})
+    alone = foreign.leaves_of({"optimizer": whole["optimizer_state_dict"]})
     assert "optimizer/state/0/exp_avg" in alone
-    other = module.leaves_of(whole | {"critic": {"w": torch.zeros(2)}})
+    other = foreign.leaves_of(whole | {"critic": {"w": torch.zeros(2)}})
     assert "optimizer_state_dict/exp_avg/0.weight" in other
     twin = {f"other.{name}": value for name, value in whole["model_state_dict"].items()}
-    assert "optimizer_state_dict/state/0/exp_avg" in module.leaves_of(whole | {"critic": twin})
+    assert "optimizer_state_dict/state/0/exp_avg" in foreign.leaves_of(whole | {"critic": twin})
     turned = {name: value.t().clone() for name, value in whole["model_state_dict"].items()}
-    assert "optimizer_state_dict/state/0/exp_avg" in module.leaves_of(whole | {"model_state_dict": turned})
+    assert "optimizer_state_dict/state/0/exp_avg" in foreign.leaves_of(whole | {"model_state_dict": turned})
     named = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(list(named.named_parameters())[::-1], momentum=0.9)
     named(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    leaves = module.leaves_of({"o": optimizer.state_dict()})
+    leaves = foreign.leaves_of({"o": optimizer.state_dict()})
     assert list(leaves)[:2] == ["o/momentum_buffer/bias", "o/momentum_buffer/weight"]
     swapped = {**whole["optimizer_state_dict"]["state"]}
     swapped[1], swapped[3] = swapped[3], swapped[1]
     moved = whole | {"optimizer_state_dict": whole["optimizer_state_dict"] | {"state": swapped}}
-    assert ("optimizer_state_dict/exp_avg/0.bias", "value") in found(whole, moved, module)
+    assert ("optimizer_state_dict/exp_avg/0.bias", "value") in found(whole, moved)
 
 
-def aligns_moments_by_number_where_one_side_has_no_names(module):
+def test_moments_go_by_number_where_one_side_has_no_names():
     """A weight of another shape leaves its file's moments without names, and changes no more than that weight."""
     whole = a_loop()
     model = whole["model_state_dict"]
     reshaped = whole | {"model_state_dict": model | {"2.bias": model["2.bias"].reshape(2, 1)}}
-    assert "optimizer_state_dict/state/0/exp_avg" in module.leaves_of(reshaped)
+    assert "optimizer_state_dict/state/0/exp_avg" in foreign.leaves_of(reshaped)
     for a, b in ((whole, reshaped), (reshaped, whole)):
-        assert found(a, b, module) == [("model_state_dict/2.bias", "shape")]
+        assert found(a, b) == [("model_state_dict/2.bias", "shape")]
     old = reshaped["optimizer_state_dict"]
     moved = {number: {**moments} for number, moments in old["state"].items()}
     moved[3]["exp_avg"] = moved[3]["exp_avg"] + 1
     other = reshaped | {"optimizer_state_dict": old | {"state": moved}}
-    changes = module.differences(module.leaves_of(whole), module.leaves_of(other))
+    changes = foreign.differences(foreign.leaves_of(whole), foreign.leaves_of(other))
     assert [(c.path, c.other) for c in changes[1:]] == [
         ("optimizer_state_dict/exp_avg/1.bias", "optimizer_state_dict/state/3/exp_avg")
     ]
-    (_, groups) = module.differences(
-        module.leaves_of(whole),
-        module.leaves_of(
+    (_, groups) = foreign.differences(
+        foreign.leaves_of(whole),
+        foreign.leaves_of(
             reshaped
             | {
                 "optimizer_state_dict": old
@@ -170,7 +169,7 @@ def aligns_moments_by_number_where_one_side_has_no_names(module):
     )
     assert (groups.path, groups.elements) == ("optimizer_state_dict/param_groups/0/params", 2)
     renamed = {name.replace("2.", "head."): value for name, value in model.items()}
-    changes = found(whole, whole | {"model_state_dict": renamed}, module)
+    changes = found(whole, whole | {"model_state_dict": renamed})
     assert ("optimizer_state_dict/exp_avg/2.bias", "missing") in changes  # both have names: they decide
 
 
@@ -193,10 +192,10 @@ def ours_and_stock(folder, name):
     return folder / "ours", folder / "stock"
 
 
-def aligns_our_own_file(module, folder):
+def test_our_own_file_is_aligned_with_one_of_stock_objects(tmp_path):
     for name in OPTIMIZERS:
-        ours, stock = ours_and_stock(folder, name)
-        found = module.diff(ours, stock)
+        ours, stock = ours_and_stock(tmp_path, name)
+        found = foreign.diff(ours, stock)
         state = ("model", "optimizer", "scheduler", "scaler")
         assert found.kinds["model"]["equal"] == sum(found.kinds["model"].values()) > 0
         assert all(found.kinds[kind]["differ"] == 0 for kind in state if kind in found.kinds)
@@ -204,16 +203,16 @@ def aligns_our_own_file(module, folder):
         group = "optimizer_state_dict/param_groups/0/"
         how = {f"{group}{key}" for key in ("params", "foreach", "fused", "capturable", "differentiable")}
         assert only - how <= {"config/initial_lr", "schedule/tick"} | ({"optimizer/t"} if name == "sgd" else set())
-        mirrored = module.diff(stock, ours)
+        mirrored = foreign.diff(stock, ours)
         assert mirrored.same == found.same
         assert {(c.path, c.change) for c in mirrored.changes} == {
             (c.path, {"missing": "extra", "extra": "missing"}[c.change]) for c in found.changes
         }
 
 
-def names_what_is_changed_in_an_optimizer(module, folder):
-    ours, stock = ours_and_stock(folder, "adam")
-    assert {change.change for change in module.diff(ours, stock).changes} == {"missing", "extra"}
+def test_what_is_changed_in_an_optimizer_is_named_as_in_our_own_file(tmp_path):
+    ours, stock = ours_and_stock(tmp_path, "adam")
+    assert {change.change for change in foreign.diff(ours, stock).changes} == {"missing", "extra"}
     for prefix in ("", "module."):
         whole = interop.load_general(stock)
         whole["model_state_dict"] = {f"{prefix}{name}": x for name, x in whole["model_state_dict"].items()}
@@ -223,9 +222,9 @@ def names_what_is_changed_in_an_optimizer(module, folder):
         optimizer["state"][2]["max_exp_avg_sq"][0] += 1
         optimizer["state"][3]["step"] += 1
         optimizer["param_groups"][0] |= {"lr": 0.5, "eps": 0.25, "betas": (0.9, 0.5), "weight_decay": 0}
-        torch.save(whole, folder / "changed")
-        for a, b in ((ours, folder / "changed"), (folder / "changed", ours)):
-            changes = [c for c in module.diff(a, b).changes if c.change not in ("missing", "extra")]
+        torch.save(whole, tmp_path / "changed")
+        for a, b in ((ours, tmp_path / "changed"), (tmp_path / "changed", ours)):
+            changes = [c for c in foreign.diff(a, b).changes if c.change not in ("missing", "extra")]
             pairs = [(c.path, c.other) if a == ours else (c.other, c.path) for c in changes]
             assert sorted(pairs) == [
                 (path, f"optimizer_state_dict/{name}")
@@ -243,11 +242,11 @@ def names_what_is_changed_in_an_optimizer(module, folder):
             assert (sorted((count.a, count.b)), count.distance) == ([3, 4], 1.0)
 
 
-def shows_differences_first_and_counts_each_kind(module, folder):
+def test_differences_come_first_and_each_kind_is_counted(tmp_path):
     model = {name: torch.zeros(2) for name in "uvw"}
-    torch.save({"a": 1, "model": model, "step": 2}, folder / "a")
-    torch.save({"b": 1, "model": model | {"v": torch.ones(2)}, "step": 2}, folder / "b")
-    compared = module.diff(folder / "a", folder / "b")
+    torch.save({"a": 1, "model": model, "step": 2}, tmp_path / "a")
+    torch.save({"b": 1, "model": model | {"v": torch.ones(2)}, "step": 2}, tmp_path / "b")
+    compared = foreign.diff(tmp_path / "a", tmp_path / "b")
     lines = compared.lines()
     assert [line.split()[0] for line in lines[1:4]] == ["model/v", "a", "b"]
     assert ["model 2 1 0 0", "counter 1 0 0 0", "other 0 0 1 1"] == [" ".join(line.split()) for line in lines[6:9]]
@@ -255,31 +254,39 @@ def shows_differences_first_and_counts_each_kind(module, folder):
     assert compared.json()["kinds"]["model"] == {"equal": 2, "differ": 1, "missing": 0, "extra": 0}
 
 
-def keeps_keys_apart(module):
+def test_keys_that_make_one_path_are_kept_apart():
     tree = {"a/b": 1, "a": {"b": 2}, 1: 3, "1": 4}
-    assert sorted(leaf.value for leaf in module.leaves_of(tree).values()) == [1, 2, 3, 4]
-    assert found(tree, tree, module) == []
-    assert len(found(tree, tree | {"a": {"b": 5}}, module)) == 1
-    assert found({"ema": tree}, {"ema": tree}, module) == []
+    assert sorted(leaf.value for leaf in foreign.leaves_of(tree).values()) == [1, 2, 3, 4]
+    assert found(tree, tree) == []
+    assert len(found(tree, tree | {"a": {"b": 5}})) == 1
+    assert found({"ema": tree}, {"ema": tree}) == []
 
 
-def tells_the_drift(module):
+def test_a_generator_that_differs_is_told_in_draws():
     generator = torch.Generator().manual_seed(1)
     before = generator.get_state()
     torch.empty(1, dtype=torch.int64).random_(generator=generator)
     a, b = ({"rng": {"torch": state}} for state in (before, generator.get_state()))
-    (change,) = module.differences(module.leaves_of(a), module.leaves_of(b))
+    (change,) = foreign.differences(foreign.leaves_of(a), foreign.leaves_of(b))
     assert (change.path, change.change, change.distance) == ("rng/torch", "generator", 1)
     assert change.b.startswith("ahead by one 64-bit draw")
-    assert found(a, a, module) == []
+    assert found(a, a) == []
     device = {"cuda_rng_state": torch.zeros(16, dtype=torch.uint8)}
-    assert module.leaves_of(device)["cuda_rng_state"].kind == "generator"
-    assert module.leaves_of({"mask": torch.zeros(16, dtype=torch.uint8)})["mask"].form == "tensor"
+    assert foreign.leaves_of(device)["cuda_rng_state"].kind == "generator"
+    assert foreign.leaves_of({"mask": torch.zeros(16, dtype=torch.uint8)})["mask"].form == "tensor"
 
 
 @given(st.sampled_from(FLOATS), st.sampled_from((1, 7, 64, 1003)), st.integers(0, 2000), st.integers(1, 2))
 def test_every_change_is_measured(dtype, size, place, steps):
-    measures_every_change(foreign, dtype, size, place, steps)
+    """An element moved by so many units in the last place; never over zero, nor into infinity."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    sign = -1 if place % 2 else 1
+    x = torch.full((size,), 1.5 * sign).to(dtype)
+    y = x.clone()
+    y.view(bits)[place % size] += steps
+    (change,) = foreign.differences(foreign.leaves_of({"a": x, "b": x}), foreign.leaves_of({"a": y, "b": x}))
+    near, far = (t[place % size].double().item() for t in (x, y))
+    assert change == ("a", "value", near, far, abs(far - near), steps, 1, "")
 
 
 @given(st.sampled_from(DTYPES), st.integers(0, 99), st.integers(0, 63), st.integers(0, 7))
@@ -300,34 +307,6 @@ def test_every_turned_bit_is_found(dtype, seed, place, bit):
     assert changed == ([] if both_nan else [("w", "value")])
 
 
-def test_bits_are_judged_as_bits():
-    judges_bits(foreign)
-
-
-def test_each_kind_of_change_is_told():
-    tells_each_kind_of_change(foreign)
-
-
-def test_leaves_are_aligned_by_name():
-    aligns_by_name(foreign)
-
-
-def test_moments_go_by_the_name_of_their_parameter():
-    names_the_moments(foreign)
-
-
-def test_moments_go_by_number_where_one_side_has_no_names():
-    aligns_moments_by_number_where_one_side_has_no_names(foreign)
-
-
-def test_a_generator_that_differs_is_told_in_draws():
-    tells_the_drift(foreign)
-
-
-def test_our_own_file_is_aligned_with_one_of_stock_objects(tmp_path):
-    aligns_our_own_file(foreign, tmp_path)
-
-
 def test_the_objects_of_a_run_are_equal_to_its_file_down_to_the_schedule(tmp_path):
     data = small_data()
     settings = RunConfig(hidden=(4,), precision="float16", schedule="step", step_size=2)
@@ -342,14 +321,6 @@ def test_the_objects_of_a_run_are_equal_to_its_file_down_to_the_schedule(tmp_pat
     kinds = foreign.diff(tmp_path / "weights", tmp_path / "stock").kinds
     assert kinds["model"] == {"equal": 4, "differ": 0, "missing": 0, "extra": 0}
     assert kinds["optimizer"]["extra"] == sum(kinds["optimizer"].values())
-
-
-def test_what_is_changed_in_an_optimizer_is_named_as_in_our_own_file(tmp_path):
-    names_what_is_changed_in_an_optimizer(foreign, tmp_path)
-
-
-def test_differences_come_first_and_each_kind_is_counted(tmp_path):
-    shows_differences_first_and_counts_each_kind(foreign, tmp_path)
 
 
 def quantized(tensor):
@@ -383,10 +354,6 @@ def test_a_tensor_without_data_is_compared_by_its_type_and_shape(tmp_path):
     assert same.lines()[1:] == ["note: m has no data: its type and shape were compared"]
     (change,) = foreign.diff(tmp_path / "a.pt", tmp_path / "b.pt").changes
     assert (change.path, change.a, change.b) == ("m", "float32 (3,)", "float32 (4,)")
-
-
-def test_keys_that_make_one_path_are_kept_apart():
-    keeps_keys_apart(foreign)
 
 
 def test_lines_and_json_show_all_and_nothing_that_a_terminal_obeys(tmp_path):
@@ -427,47 +394,119 @@ def test_a_safetensors_file_is_compared_with_one_of_torch(tmp_path):
     assert {c.change for c in foreign.diff(tmp_path / "a.pt", tmp_path / "half").changes} == {"dtype"}
 
 
+def unseen(*kinds):
+    """Of a function that gives a change: it does not see those of some kinds."""
+    return calling(lambda right, *x: None if (change := right(*x)) and change.change in kinds else change)
+
+
+def first_chunk(leaf):
+    return leaf._replace(value=leaf.value.reshape(-1)[:CHUNK])
+
+
+def unnumbered(right, *arguments):
+    """Of a function that gives leaves: they are not known by number."""
+    for *names, value in right(*arguments):
+        yield *names, value._replace(numbered=None) if isinstance(value, foreign.Leaf) else value
+
+
+def one_name_twice(right, self, *arguments):
+    right(self, *arguments)
+    path, leaf = self.leaves.popitem()
+    self.leaves[path] = leaf._replace(
+        name=leaf.name.replace(" (another)", ""), bare=leaf.bare.replace(" (another)", "")
+    )
+
+
+CALLS = count()
+
+
+def every_second(right, *arguments):
+    return [] if next(CALLS) % 2 else right(*arguments)
+
+
+def settings(**wrong):
+    return files, "_settings", calling(lambda right, config: right(config) | wrong)
+
+
+BITS, KINDS, NAMES = (
+    test_bits_are_judged_as_bits,
+    test_each_kind_of_change_is_told,
+    test_leaves_are_aligned_by_name,
+)
+MOMENTS, NUMBERS = (
+    test_moments_go_by_the_name_of_their_parameter,
+    test_moments_go_by_number_where_one_side_has_no_names,
+)
+CHANGED, OWN = (
+    test_what_is_changed_in_an_optimizer_is_named_as_in_our_own_file,
+    test_our_own_file_is_aligned_with_one_of_stock_objects,
+)
+COUNTS = test_differences_come_first_and_each_kind_is_counted
+APART, DRIFT = test_keys_that_make_one_path_are_kept_apart, test_a_generator_that_differs_is_told_in_draws
 MUTANTS = [
-    ("np.iinfo(bits.dtype).max, 0)", "0, 0)", judges_bits),
-    ("apart &= ~(", "apart |= ~(", judges_bits),
-    ("range(0, x.numel(), CHUNK)", "range(0, CHUNK, CHUNK)", judges_bits),
-    ("count += found[4]", "count = found[4]", judges_bits),
-    ("float(abs(int(a) - int(b)))", "float(distance[last])", judges_bits),
-    ("(torch.view_as_real(z).reshape(-1) for z in (x, y))", "(z.real for z in (x, y))", judges_bits),
-    ("if a.shape != b.shape:\n        return", "if False:\n        return", tells_each_kind_of_change),
-    ("if a.dtype != b.dtype:\n        return", "if False:\n        return", tells_each_kind_of_change),
-    ("if type(a) is not type(b):", "if False:", tells_each_kind_of_change),
-    ('name.replace("_orig_mod.", "")', "name", aligns_by_name),
-    ("if bare and all(name.startswith(p)", "if bare and any(name.startswith(p)", aligns_by_name),
-    ("len(here) == len(there) == 1", "False", aligns_by_name),
-    ("if path not in pairs and (leaf.part, leaf.bare) in by_bare:", "if False:", aligns_by_name),
+    (comparison, "_codes", calling(lambda right, x: right(x if not x.is_floating_point() else x.abs())), BITS),
+    (comparison, "np", lambda np: like(np, isnan=lambda x: np.zeros(x.shape, bool)), BITS),
+    (comparison, "_tensors", calling(lambda right, path, *x: right(path, *map(first_chunk, x))), BITS),
+    (comparison, "_tensors", calling(lambda right, *x: (c := right(*x)) and c._replace(elements=1)), BITS),
+    (comparison, "_worst", calling(lambda right, *x: right(*(y.double() for y in x))), BITS),
+    (comparison, "torch", lambda torch: like(torch, view_as_real=lambda z: z.real), BITS),
+    (comparison, "change_of", unseen("shape"), KINDS),
+    (comparison, "change_of", unseen("dtype"), KINDS),
     (
-        "return found[0] if found and all(names == found[0] for names in found) else None",
-        "return found[0] if found else None",
-        names_the_moments,
+        comparison,
+        "_values",
+        calling(lambda right, path, a, b: right(path, a, b) if type(a) is type(b) else None),
+        KINDS,
     ),
-    ("value.shape == model[names[number]].shape", "True", names_the_moments),
-    ('if all(isinstance(group.get("param_names"), list) for group in groups):', "if False:", names_the_moments),
-    ("_by_number(leaf, unnamed) for", "leaf for", aligns_moments_by_number_where_one_side_has_no_names),
-    ("if leaf.numbered} ^ {", "if leaf.numbered} | {", aligns_moments_by_number_where_one_side_has_no_names),
-    ("text, numbered=numbered)", "text)", aligns_moments_by_number_where_one_side_has_no_names),
-    ('return "optimizer", f"{MOMENTS[kind]}/{name}"', "return None", names_what_is_changed_in_an_optimizer),
-    ("counts = _counts(a, alone[0], b, alone[1])", "counts = []", names_what_is_changed_in_an_optimizer),
-    ("counts += [(x, y)", "[(x, y)", names_what_is_changed_in_an_optimizer),
-    ('if "number" in (a.form, b.form):', "if False:", names_what_is_changed_in_an_optimizer),
-    ("return new._replace(numbered=new)", "return new", names_what_is_changed_in_an_optimizer),
-    ('"optimizer/t": ("optimizer", "step")', '"optimizer/t": ("optimizer", "t")', aligns_our_own_file),
-    ('SGD_SETTINGS if kind == "sgd" else', "", aligns_our_own_file),
-    ('kind == "adamw"', "False", aligns_our_own_file),
-    ('"maximize": False', '"maximize": True', aligns_our_own_file),
-    ("key=lambda change: change.change in ALONE", "key=lambda change: 0", shows_differences_first_and_counts_each_kind),
-    ("kinds[leaf.kind][what] += 1", "kinds[leaf.kind][what] = 1", shows_differences_first_and_counts_each_kind),
-    ("place = place._replace(name=f", "place._replace(name=f", keeps_keys_apart),
-    ('"betas": [config.get("beta1"), config.get("beta2")]', '"betas": []', names_what_is_changed_in_an_optimizer),
-    ("checkpoint._decode_scalar(path, name, value)", "value", names_what_is_changed_in_an_optimizer),
-    ('if engine and (engine != "device" or rng):', "if engine:", tells_the_drift),
-    ('if a.form == "generator":', "if False:", tells_the_drift),
+    (leaves, "bare_names", calling(lambda right, x: x if "_orig_mod." in "".join(x) else right(x)), NAMES),
+    (leaves, "bare_names", returning(lambda names: [name.removeprefix("module.") for name in names]), NAMES),
+    (comparison, "_parts", returning(lambda a, b: {}), NAMES),
+    (
+        comparison,
+        "_pairs",
+        calling(lambda right, a, b: {x: y for x, y in right(a, b).items() if a[x].name == b[y].name}),
+        NAMES,
+    ),
+    (leaves, "parameter_names", calling(lambda right, models, *x: right([*models][:1], *x)), MOMENTS),
+    (leaves, "_shapes_fit", returning(lambda *x: True), MOMENTS),
+    (
+        leaves,
+        "parameter_names",
+        calling(lambda right, models, groups, *x: right(models, [{"params": g["params"]} for g in groups], *x)),
+        MOMENTS,
+    ),
+    (comparison, "_by_number", returning(lambda leaf, unnamed: leaf), NUMBERS),
+    (comparison, "_by_number", calling(lambda right, leaf, unnamed: right(leaf, {leaf.part})), NUMBERS),
+    (leaves._Walk, "optimizer", calling(unnumbered), NUMBERS),
+    (
+        files,
+        "_place",
+        calling(lambda right, x: None if x.startswith("optimizer/") and x.count("/") > 1 else right(x)),
+        CHANGED,
+    ),
+    (comparison, "_counts", returning(lambda *x: []), CHANGED),
+    (comparison, "_counts", calling(every_second), CHANGED),
+    (comparison, "_numbers", returning(lambda path, a, b: foreign.Change(path, "type", f"{a}", f"{b}")), CHANGED),
+    (files, "_renamed", calling(lambda right, *x: right(*x)._replace(numbered=None)), CHANGED),
+    (files, "PLACES", lambda right: right | {"optimizer/t": ("optimizer", "t")}, OWN),
+    (files, "SGD_SETTINGS", returning(files.ADAM_SETTINGS), OWN),
+    (*settings(decoupled_weight_decay=False), OWN),
+    (*settings(maximize=True), OWN),
+    (*settings(betas=[]), CHANGED),
+    (files, "checkpoint", returning(SimpleNamespace(_decode_scalar=lambda path, name, value: value)), CHANGED),
+    (comparison, "ALONE", returning(()), COUNTS),
+    (
+        comparison,
+        "_compare",
+        calling(
+            lambda right, a, b: (d := right(a, b))._replace(kinds={k: dict.fromkeys(n, 1) for k, n in d.kinds.items()})
+        ),
+        COUNTS,
+    ),
+    (leaves._Walk, "add", calling(one_name_twice), APART),
+    (leaves, "leaf_of", calling(lambda right, node, *, rng: right(node, rng=True)), DRIFT),
+    (comparison, "change_of", unseen("generator"), DRIFT),
 ]
 
 
-test_a_copy_without_a_fault_holds_every_law, test_every_law_kills_its_mutants = mutant_tests(MUTANTS)
+test_every_law_kills_its_mutants = mutant_tests(MUTANTS)

@@ -5,7 +5,6 @@ import itertools
 import random  # noqa: TID251 - a user's
 import sys
 from collections import deque
-from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,20 +19,12 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from parity_tests.audit import loops_held_elsewhere as loops
-from torch_port.audit import audit
-from torch_port.audit.classes import is_users, path_of_class
-from torch_port.audit.expressions import expression
-from torch_port.audit.observe import observe, walk
-from torch_port.audit.places import MISSING, entry, key_of
-from torch_port.audit.restore import put_back
-from torch_port.audit.values import decode, encode
-from torch_port.audit.workers import Workers
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
+from torch_port.audit.loop.expressions import expression
+from torch_port.audit.loop.held import is_users, path_of_class
+from torch_port.audit.loop.observe import observe, walk
+from torch_port.audit.loop.places import MISSING, entry, key_of
+from torch_port.audit.loop.restore import put_back
+from torch_port.audit.loop.values import decode, encode
 
 
 def user_module(**held: Any) -> ModuleType:
@@ -48,32 +39,6 @@ def values(run: Any, module: ModuleType | None = None) -> dict[str, Any]:
 
 
 # Whole audits
-
-
-@pytest.mark.parametrize(
-    ("name", "lost", "advice"),
-    [
-        ("Climbs", {"globals.Ladder.rung", "globals.Ladder.Below.floors"},
-         "save Ladder.rung, and set it in load_state_dict"),
-        ("KeepsGradients", {"globals.Doubled.before.out"}, 'save Doubled.before["out"], and set it'),
-        ("NumbersAsText", {"usual[0]", "usual[1]"}, ""),
-        ("Collates", {"loader.collate_fn.keywords.dice"},
-         'save self.loader.collate_fn.keywords["dice"].getstate()'),
-        ("Hooked", {"model._forward_hooks[0].calls"},
-         "keep calls, a variable that Hooked.__init__.<locals>.hook closes over, in an attribute of the run"),
-        ("Rated", {"schedule.lr_lambdas[0].calls"},
-         "keep calls, a variable that Rated.counted.<locals>.factor closes over, in an attribute of the run"),
-    ],
-)  # fmt: skip
-def test_what_is_held_elsewhere_is_named(workers: Workers, name: str, lost: set[str], advice: str) -> None:
-    (stop,) = audit(f"{loops.__name__}:{name}", steps=8, at=(5,), workers=workers, power=False).stops
-    assert (set(stop.lost), stop.proved) == (lost, True), stop
-    assert advice in "; ".join(stop.advice)
-
-
-def test_a_loop_that_saves_what_its_class_counts_is_sound(workers: Workers) -> None:
-    report = audit(f"{loops.__name__}:KeepsRungs", steps=8, at=(3, 5), workers=workers, power=False)
-    assert report.verdict == "bitwise", report
 
 
 # Classes

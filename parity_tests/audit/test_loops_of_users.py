@@ -14,21 +14,14 @@ torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops
 from parity_tests.audit import loops_of_users as users
-from torch_port.audit import Report, audit, words
-from torch_port.audit.causes import FEEDING_ADVICE, WORDS_UNPROVED, advice
-from torch_port.audit.expressions import within
-from torch_port.audit.observe import walk
-from torch_port.audit.restore import link
-from torch_port.audit.states import FIRST_VALUE
-from torch_port.audit.workers import Workers
-
-CHANGED_NOTHING = "load_state_dict changed nothing"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
+from torch_port.audit import Report, audit
+from torch_port.audit.judge.causes import advice
+from torch_port.audit.judge.states import FIRST_VALUE
+from torch_port.audit.judge.workers import Workers
+from torch_port.audit.loop.expressions import within
+from torch_port.audit.loop.observe import walk
+from torch_port.audit.loop.restore import link
+from torch_port.audit.report import words
 
 
 def audited(workers: Workers, loop: Any, **options: Any) -> Report:
@@ -44,25 +37,6 @@ def user_module(**held: Any) -> ModuleType:
 
 
 # What methods close over
-
-
-def test_what_methods_close_over_is_seen(workers: Workers) -> None:
-    (stop,) = audited(workers, users.momentum_in_a_closure).stops
-    assert (stop.lost, stop.proved) == (("Run.step.optimizer/momentum_buffer",), True), stop
-    assert stop.advice == (
-        "Run.step.optimizer/momentum_buffer is in the saved state: load it, last if something else sets it too",
-    )
-    report = audited(workers, users.momentum_that_is_kept)
-    assert (report.verdict, report.warnings) == ("bitwise", ()), report
-
-
-def test_a_default_of_a_method_is_seen(workers: Workers) -> None:
-    (stop,) = audited(workers, users.CountsInADefault).stops
-    assert (stop.lost, stop.proved) == (("globals.CountsInADefault.factor.__defaults__[0]",), True), stop
-    assert stop.advice == (
-        "keep calls, a default of CountsInADefault.factor, in an attribute of the run: "
-        "save that, and set it in load_state_dict",
-    )
 
 
 def test_methods_are_found_whatever_they_are_wrapped_in() -> None:
@@ -97,14 +71,7 @@ def test_a_run_of_which_nothing_is_seen_gets_no_verdict(workers: Workers) -> Non
     report = audited(workers, users.NothingMoves)
     assert (report.verdict, report.status) == ("failed", 2), report
     assert report.failure is not None
-    assert "return the loss from step(), or hold the model and the optimizer as attributes" in report.failure.error
-
-
-def test_a_load_is_not_blamed_where_nothing_is_seen_that_it_could_change(workers: Workers) -> None:
-    report = audited(workers, users.OnlyALoss)
-    assert report.verdict == "bitwise", report
-    assert CHANGED_NOTHING not in report.warnings
-    assert CHANGED_NOTHING in audited(workers, loops.LoadsNothing).warnings
+    assert report.failure.phase == "two uninterrupted runs"
 
 
 # Seeds
@@ -166,10 +133,8 @@ def test_a_resume_that_raises_is_no_resume(workers: Workers, loop: type, phase: 
     assert report.failure is not None
     assert report.failure[:2] == (phase, error)
     assert 'loops_of_users.py", line' in report.failure.traceback
-    said = words.verdict(report)
-    assert said.startswith("DOES NOT HOLD:")
-    assert f"; 2 of 2 stops do not hold: {phase}: {error}" in said
-    assert list(words.facts(report.stops[0], None)) == [("raises", f"{phase}: {error}")]
+    assert words.verdict(report).startswith("DOES NOT HOLD:")
+    assert [name for name, _ in words.facts(report.stops[0], None)] == ["raises"]
     assert report.warnings == ()
 
 
@@ -181,12 +146,6 @@ def test_where_the_run_that_never_stopped_raises_there_is_no_verdict(workers: Wo
 
 
 # Threads and the like
-
-
-def test_a_thread_that_fetches_ahead_is_no_state(workers: Workers) -> None:
-    report = audited(workers, users.Prefetches)
-    assert report.verdict == "bitwise", report
-    assert "not covered, as the audit cannot look into it: thread" in report.warnings
 
 
 def test_of_what_the_standard_library_runs_only_the_user_s_part_is_seen(tmp_path: Path) -> None:
@@ -202,37 +161,7 @@ def test_of_what_the_standard_library_runs_only_the_user_s_part_is_seen(tmp_path
     assert set(seen.opaque) == {"a", "b", "c", "d"}
 
 
-def test_a_queue_that_a_thread_fills_is_named(workers: Workers) -> None:
-    (stop,) = audited(workers, users.FedByAThread).stops
-    assert (stop.lost, stop.proved) == (("queue",), False), stop
-    assert "queue, into which the audit cannot look, probably holds it" in stop.cause
-    assert stop.advice == (FEEDING_ADVICE,)
-
-
-# Generators and iterators
-
-
-def test_what_an_iterator_holds_out_of_sight_is_no_evidence(workers: Workers) -> None:
-    report = audited(workers, users.SkipsByAnother)
-    assert report.verdict == "bitwise", report
-    (stop,) = audited(workers, users.SkipsTooFew).stops
-    assert not stop.holds
-
-
-def test_of_a_generator_that_begins_anew_no_setting_is_named(workers: Workers) -> None:
-    (stop,) = audited(workers, users.TrainsInAGenerator).stops
-    assert (stop.lost, stop.proved) == (("loop",), False), stop
-    assert stop.differing == ("loop", "model.grad")
-    assert "loop was in the middle of its data (where epoch, n stood)" in stop.cause
-
-
 # What is saved
-
-
-def test_an_equal_value_that_is_another_state_s_is_not_taken_for_saved(workers: Workers) -> None:
-    (stop,) = audited(workers, users.TakesTheModel).stops
-    assert (stop.lost, stop.proved) == (("models[1]",), True), stop
-    assert stop.advice[0].startswith("save self.models[1].state_dict()")
 
 
 def test_what_is_as_in_a_fresh_run_at_every_stop_is_not_told_to_be_saved_or_restored(workers: Workers) -> None:
@@ -242,33 +171,7 @@ def test_what_is_as_in_a_fresh_run_at_every_stop_is_not_told_to_be_saved_or_rest
     assert odd.note == FIRST_VALUE
 
 
-# Keys that match nothing
-
-
-def test_keys_that_match_nothing_are_the_cause(workers: Workers) -> None:
-    (stop,) = audited(workers, users.LoadsUnderAPrefix).stops
-    assert (stop.lost, stop.proved) == (("model",), True), stop
-    assert "its load with strict=False matches nothing with the saved module.weight" in stop.cause
-    assert stop.advice[0].startswith("take 'module.' from the beginning of the saved keys")
-
-
 # What the optimizer trains, and tied weights
-
-
-def test_an_optimizer_of_other_tensors_is_named(workers: Workers) -> None:
-    (stop,) = audited(workers, users.Assigns).stops
-    assert (stop.lost, stop.proved) == (("optimizer.param_groups",), True), stop
-    assert stop.cause.startswith("optimizer trains other tensors after the load than the run has")
-    assert "make self.optimizer anew over the model's parameters" in stop.advice[0]
-
-
-@pytest.mark.parametrize("loop", [users.Unties, users.UntiesInOneMemory])
-def test_weights_that_are_tied_before_the_stop_only_are_named(workers: Workers, loop: type) -> None:
-    (stop,) = audited(workers, loop).stops
-    assert (stop.lost, stop.proved) == (("model.1.weight",), True), stop
-    assert stop.cause == "model.1.weight shares its memory with model.0.weight before the stop, and not after the load"
-    assert stop.advice[0].endswith("self.model[1].weight = self.model[0].weight")
-    assert audited(workers, users.Tied).verdict == "bitwise"
 
 
 def test_tensors_are_tied_and_untied_by_object_and_by_memory() -> None:
@@ -309,14 +212,6 @@ def test_a_file_that_is_refused_is_told_in_the_headline(workers: Workers) -> Non
     assert words.REFUSED not in words.verdict(audited(workers, loops.Everything, steps=8))
 
 
-def test_what_no_line_reaches_is_told_in_words(workers: Workers) -> None:
-    (stop,) = audited(workers, users.CountsInAClosure).stops
-    assert stop.advice == (
-        "keep calls, a variable that CountsInAClosure.counter.<locals>.counted closes over, in an attribute of the "
-        "run: save that, and set it in load_state_dict",
-    )
-
-
 def test_where_a_variable_of_a_function_lives_is_told() -> None:
     def numbers(held: list[object]) -> Iterator[int]:
         dice = held
@@ -336,8 +231,3 @@ def test_where_a_variable_of_a_function_lives_is_told() -> None:
     words_of = {"numbers.dice": within(seen, "numbers.dice")}
     line = advice("numbers.dice", "generator", None, {}, "numpy.Generator", words_of)
     assert line.startswith("keep dice, a variable of the generator")
-
-
-def test_a_suspicion_is_not_contradicted() -> None:
-    assert "suspected" in WORDS_UNPROVED
-    assert "outside" not in WORDS_UNPROVED

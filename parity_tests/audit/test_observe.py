@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 import numpy as np
 
 from parity_tests.audit.loops import Everything, Loader
-from torch_port.audit.expressions import expression
-from torch_port.audit.leaves import Leaf, difference, leaf_from_plain
-from torch_port.audit.observe import observe, state_of, walk
-from torch_port.audit.places import MISSING
-from torch_port.audit.restore import link, make_containers, put_back
-from torch_port.audit.values import decode, encode, leaf
+from torch_port.audit.judge.record import Leaf, difference, leaf_from_plain
+from torch_port.audit.loop.expressions import expression
+from torch_port.audit.loop.observe import observe, state_of, walk
+from torch_port.audit.loop.places import MISSING
+from torch_port.audit.loop.restore import link, make_containers, put_back
+from torch_port.audit.loop.values import decode, encode, leaf
 
 
 class Thing:
@@ -266,21 +266,12 @@ def test_types_shapes_and_devices_differ() -> None:
     assert isinstance(a, Leaf)
 
 
-def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.restore._create", lambda *_: True)
+MUTANTS = [("restore._create", lambda *_: True), ("values._digest", lambda data: ""), ("restore.MISSING", object())]
 
 
-def _same_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.values._digest", lambda data: "")
-
-
-def _no_drop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.restore.MISSING", object())
-
-
-@pytest.mark.parametrize("mutant", [_forgetful, _same_digest, _no_drop])
-def test_a_mutant_of_the_walk_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: Any) -> None:
-    mutant(monkeypatch)
+@pytest.mark.parametrize(("name", "wrong"), MUTANTS)
+def test_a_mutant_of_the_walk_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
+    monkeypatch.setattr(f"torch_port.audit.loop.{name}", wrong)
     caught = 0
     for check in (
         test_an_optimizer_s_state_is_by_name_and_made_where_it_is_missing,

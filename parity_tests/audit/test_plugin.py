@@ -13,10 +13,10 @@ import pytest
 import torch_port.audit
 from parity_tests.commands import ROOT
 from torch_port.audit import plugin
-from torch_port.audit.findings import Report, Stop
-from torch_port.audit.report import lines
-from torch_port.audit.target import target_of
-from torch_port.audit.worker import find_target
+from torch_port.audit.judge.findings import Report, Stop
+from torch_port.audit.judge.target import target_of
+from torch_port.audit.loop.worker import find_target
+from torch_port.audit.report.lines import lines
 
 NAME = "torch_port.audit.plugin"
 
@@ -43,7 +43,7 @@ def run_tests(folder, *words):
 @pytest.fixture
 def call(monkeypatch):
     """What the fixture gives, with an audit that returns a report; and what that was called with."""
-    monkeypatch.setattr("torch_port.audit.target._check", lambda text: None)
+    monkeypatch.setattr("torch_port.audit.judge.target._check", lambda text: None)
 
     def call_it(report, *words, **named):
         calls = []
@@ -179,7 +179,7 @@ def test_other_tests_see_nothing_of_it(tmp_path):
 import os, sys
 
 def test_nothing_was_imported():
-    assert not {"torch", "numpy", "numpy_ref", "torch_port.audit.drive"} & set(sys.modules)
+    assert not {"torch", "numpy", "numpy_ref", "torch_port.audit.judge.fold"} & set(sys.modules)
 """
     (tmp_path / "test_other.py").write_text(text)
     answer = run_tests(tmp_path, "-q", "-W", "error", "--strict-config", "--strict-markers", "test_other.py")

@@ -1,6 +1,5 @@
 """What a trial puts back beyond plain states: batches, positions, a hash seed; and the losses that are tried."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,19 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from parity_tests.audit import loops_of_data as loops
-from torch_port.audit import Report, audit, judge, samples, trials
-from torch_port.audit.batches import ENDED, Feeder, Keeper
-from torch_port.audit.leaves import Leaf
-from torch_port.audit.record import Record, batch_file
-from torch_port.audit.workers import Workers
+from torch_port.audit import Report, audit
+from torch_port.audit.judge import attribution
+from torch_port.audit.judge import compare as judge
+from torch_port.audit.judge.record import (
+    Leaf,
+    Record,
+    batch_file,
+)
+from torch_port.audit.judge.workers import Workers
+from torch_port.audit.loop import samples
+from torch_port.audit.loop.samples import ENDED, Feeder, Keeper
 
 ZOO = "parity_tests.zoo.faulty_data"
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers() as shared:
-        yield shared
 
 
 def audited(workers: Workers, name: str, at: object = (7,), **options: object) -> Report:
@@ -33,30 +32,11 @@ def audited(workers: Workers, name: str, at: object = (7,), **options: object) -
 # Batches
 
 
-@pytest.mark.parametrize(
-    ("name", "at", "lost"),
-    [
-        (f"{ZOO}:SeedsWorkersByNumber", 7, "samples"),
-        (f"{ZOO}:WorkersKeepTheOffset", 7, "samples"),
-        (f"{ZOO}:SetsPositionTooLate", 7, "samples"),
-        (f"{ZOO}:ChangesTheWorkerCount", 10, "workers"),
-        ("DrawsInWorkers", 7, "samples"),
-    ],
-)
-def test_faults_in_a_loader_s_workers_are_proved(workers: Workers, name: str, at: int, lost: str) -> None:
-    (stop,) = audited(workers, name, [at]).stops
-    assert (stop.lost, stop.proved) == ((lost,), True), stop
-
-
 def test_batches_that_take_too_much_room_prove_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "MOST", 100)
+    monkeypatch.setattr(attribution, "MOST", 100)
     (stop,) = audited(workers, "DrawsInWorkers").stops
     assert (stop.lost[0], stop.proved) == ("samples", False), stop
     assert "the batches were not put back" in stop.cause
-
-
-def test_a_loader_s_name_does_not_depend_on_when_its_iterator_was_made(workers: Workers) -> None:
-    assert audited(workers, "Loads", [2, 7]).verdict == "bitwise"  # in the constructor, or by the load
 
 
 def test_each_pass_of_persistent_workers_is_one_of_its_own(workers: Workers, tmp_path: Path) -> None:
@@ -160,7 +140,7 @@ def test_a_loss_is_tried_at_several_stops_until_it_is_caught(workers: Workers) -
 
 
 def test_losses_are_bounded_over_all_stops(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_port.audit.power.TRIED", 2)
+    monkeypatch.setattr("torch_port.audit.judge.power.TRIED", 2)
     states = audited(workers, "Windows", [3, 5, 7], power=True).states
     tried = ("its loss is caught", "its loss changes nothing")
     assert sum(state.note.startswith(tried) for state in states) == 2

@@ -13,10 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parity_tests.commands import strict_json
-from torch_port.audit import page as html_page
-from torch_port.audit import report as terminal
-from torch_port.audit import words
-from torch_port.audit.findings import (
+from torch_port.audit.judge.findings import (
     Control,
     Difference,
     Failure,
@@ -25,9 +22,12 @@ from torch_port.audit.findings import (
     Stop,
     as_plain,
 )
-from torch_port.audit.page import html, plot
-from torch_port.audit.report import WIDTH, as_json, lines
-from torch_port.audit.words import verdict
+from torch_port.audit.report import lines as terminal
+from torch_port.audit.report import page as html_page
+from torch_port.audit.report import words
+from torch_port.audit.report.lines import WIDTH, as_json, lines
+from torch_port.audit.report.page import html, plot
+from torch_port.audit.report.words import verdict
 
 BEGINNINGS = {
     "bitwise": "HOLDS, bitwise",
@@ -197,40 +197,9 @@ def test_a_page_is_whole_and_neither_runs_nor_fetches_anything(report):
     text.encode("utf-8")  # a lone surrogate, too
     page = Page(text)
     assert not page.open
-    known = {
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "h1",
-        "h2",
-        "p",
-        "dl",
-        "dt",
-        "dd",
-        "pre",
-        "details",
-        "summary",
-    }
-    known |= {
-        "svg",
-        "line",
-        "text",
-        "circle",
-        "polyline",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "ul",
-        "li",
-        "strong",
-    }
-    assert set(page.tags) <= known
+    known = "html|head|meta|title|style|body|h1|h2|p|dl|dt|dd|pre|details|summary|strong|ul|li"
+    known += "|svg|line|text|circle|polyline|table|thead|tbody|tr|th|td"
+    assert all(re.fullmatch(known, tag) for tag in page.tags)
     for name, value in page.attributes:
         assert not name.startswith("on")
         assert name not in ("src", "href", "style", "srcset")

@@ -15,9 +15,9 @@ import numpy as np
 
 from parity_tests.audit import loops
 from torch_port.audit import audit
-from torch_port.audit.unsaved import note_unsaved, refused
-from torch_port.audit.worker import describe
-from torch_port.audit.workers import Workers
+from torch_port.audit.judge.workers import Workers
+from torch_port.audit.loop.unsaved import note_unsaved, refused
+from torch_port.audit.loop.worker import describe
 
 
 class Config:

@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 Work = Callable[[], object]
@@ -20,6 +22,14 @@ Sides = dict[str, Reading | None]  # ours first; None is a peer that is not inst
 
 OURS = "ours"
 SHORT = 5e-3  # seconds that one timing lasts at least
+
+
+def installed(name: str) -> ModuleType | None:
+    """A peer, or None where it is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 class Row(NamedTuple):

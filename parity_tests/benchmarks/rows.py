@@ -1,19 +1,5 @@
 """All rows, in the order in which they are measured."""
 
-from parity_tests.benchmarks import (
-    rows_arithmetic,
-    rows_background,
-    rows_disk,
-    rows_growth,
-    rows_processes,
-    rows_training,
-)
+from parity_tests.benchmarks import rows_compute, rows_disk, rows_growth, rows_processes
 
-ROWS = (
-    *rows_arithmetic.ROWS,
-    *rows_training.ROWS,
-    *rows_disk.ROWS,
-    *rows_background.ROWS,
-    *rows_growth.ROWS,
-    *rows_processes.ROWS,
-)
+ROWS = (*rows_compute.ROWS, *rows_disk.ROWS, *rows_growth.ROWS, *rows_processes.ROWS)

@@ -16,8 +16,8 @@ from numpy_ref import RunConfig, init_dataset, init_run, load_data, resume_from_
 from numpy_ref.arithmetic.operations import REPRODUCIBLE
 from numpy_ref.optim import adam_step, init_adam
 from numpy_ref.train import Run, train_n_steps
-from parity_tests.benchmarks.formats import ours, state
 from parity_tests.benchmarks.measure import OURS, Row, Sides, Work, spent
+from parity_tests.benchmarks.rows_disk import ours, state
 
 Task = Callable[[int, Path], Work]  # for a size, in a folder
 Measure = Callable[[Work], float]

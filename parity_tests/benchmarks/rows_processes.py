@@ -5,8 +5,7 @@ from pathlib import Path
 
 from numpy_ref.exercises import EXERCISES, exercise_named
 from numpy_ref.exercises.source import reference_text
-from parity_tests.benchmarks.measure import OURS, Row, Sides, beyond, process, waited
-from parity_tests.benchmarks.rows_arithmetic import installed
+from parity_tests.benchmarks.measure import OURS, Row, Sides, beyond, installed, process, waited
 
 NOTHING = process("-c", "pass")
 FRAMEWORK = process("-c", "import torch")

@@ -13,27 +13,14 @@ import pytest
 from numpy_ref import init_run, load_data, train_n_steps
 from numpy_ref.tree import flatten
 from parity_tests.benchmarks import __main__ as command
-from parity_tests.benchmarks import (
-    formats,
-    measure,
-    rows,
-    rows_arithmetic,
-    rows_background,
-    rows_disk,
-    rows_growth,
-    rows_processes,
-    rows_training,
-)
+from parity_tests.benchmarks import measure, rows, rows_compute, rows_disk, rows_growth, rows_processes
 from parity_tests.benchmarks.measure import OURS
 from parity_tests.commands import strict_json
 from parity_tests.implementations import NO_TORCH
 
 RECORDS = {1: "record.json", 2: "record_2_threads.json"}  # of so many threads
-SMALL = rows_training.Size(64, (8,), 4, 2)
-GROUPS = {
-    *("matmul", "sum", "exp", "log", "permutation", "adam", "native", "reproducible", "otherway", "save", "load"),
-    *("memory", "stall", "growth", "start", "demo", "audit", "grader"),
-}
+SMALL = rows_compute.Size(64, (8,), 4, 2)
+FORMATS = rows_disk.FORMATS | rows_disk.LOADS_LAZILY
 
 
 def readings(*values):
@@ -55,12 +42,6 @@ def test_medians_extremes_and_ratios_are_those_of_the_rounds():
     assert (other.reading, other.ratio, other.verdict) == ((2, 1, 4), (1, 0.5, 3), "missed")
     assert (absent.reading, absent.ratio, absent.verdict) == (None, None, "not installed")
     assert found.names("missed") == ["a row, other"]
-    assert measure.line(found).splitlines() == [
-        "a row",
-        "    ours                       2 s (1 to 9), goal 2: met",
-        "    other                      2 s (1 to 4), ratio 1 (0.5 to 3), goal 0.9: missed",
-        "    absent                     not installed",
-    ]
 
 
 def test_sides_are_measured_in_turn_forwards_and_backwards():
@@ -77,12 +58,6 @@ def test_a_row_without_what_it_needs_is_told_and_not_dropped():
     found = measure.measure(row({"other": 1})._replace(prepare=prepare))
     assert [(side.name, side.verdict) for side in found.sides] == [(OURS, "not installed"), ("other", "not installed")]
     assert found.rounds == 0
-
-
-def test_a_rows_folder_goes_with_it():
-    folders = []
-    measure.measure(row({})._replace(prepare=lambda folder: folders.append(folder) or {OURS: folder.stat().__sizeof__}))
-    assert not folders[0].exists()
 
 
 def test_times_are_those_of_one_step_after_a_first_call():
@@ -106,8 +81,7 @@ def test_a_process_that_fails_ends_the_measurement():
 
 def test_a_short_time_is_told_in_a_unit_that_suits_it():
     for seconds, said in ((2.0, "2 s (2 to 2)"), (2e-3, "2 ms (2 to 2)"), (2e-6, "2 us (2 to 2)")):
-        result = measure.measure(row({}, **{OURS: readings(seconds)}), seconds=0)
-        assert measure.line(result).endswith(said)
+        assert measure.line(measure.measure(row({}, **{OURS: readings(seconds)}), seconds=0)).endswith(said)
 
 
 @pytest.mark.parametrize(("goal", "status", "said"), [(9, 0, "met"), (1, 1, "missed"), (None, 0, "no goal")])
@@ -174,22 +148,15 @@ def test_what_is_measured_before_an_interrupt_is_on_record(tmp_path, monkeypatch
     assert [row["group"] for row in strict_json(path.read_text())["rows"]] == ["matmul", "matmul"]
 
 
-@pytest.mark.parametrize("words", ["", "sum,", "other"])
-def test_groups_that_are_none_are_refused(capsys, words):
-    with pytest.raises(SystemExit) as error:
-        command.main(["--rows", words])
-    assert error.value.code == 2
-    assert "expected some of" in capsys.readouterr().err
-
-
 def test_rows_are_chosen_by_group(capsys, monkeypatch):
     other = row({})._replace(group="sum", name="another row")
     monkeypatch.setattr(rows, "ROWS", (row({}), other))
     assert command.main(["--rows", "sum"]) == 0
     assert capsys.readouterr().out.startswith("another row\n")
-    with pytest.raises(SystemExit) as end:
-        command.main(["--rows", "sum,product"])
-    assert end.value.code == 2
+    for words in ("", "sum,", "sum,product"):
+        with pytest.raises(SystemExit) as end:
+            command.main(["--rows", words])
+        assert end.value.code == 2
     assert "expected some of matmul, sum, found 'product'" in capsys.readouterr().err
 
 
@@ -203,39 +170,34 @@ def test_every_library_is_told_the_threads_and_then_the_wall_clock_counts(monkey
     assert measure.threads() == 1
 
 
-def test_there_is_a_row_for_each_group_and_each_goal_names_a_side():
-    assert {row.group for row in rows.ROWS} == GROUPS
+def test_a_row_is_known_by_its_name():
     names = [row.name for row in rows.ROWS if row.group != "otherway"]
     assert len(set(names)) == len(names)
-    assert all(limit > 0 for row in rows.ROWS for limit in row.goals.values())
 
 
 def test_the_matrices_are_what_their_names_say():
     for kind in ("normal", "relu", "signs", "cancelling", "wide"):
-        a, b = rows_arithmetic.factors(kind, 64)
-        assert (a.dtype, b.dtype, a.shape, b.shape) == (np.float32, np.float32, (64, 64), (64, 64))
-        assert np.isfinite(a).all()
-        assert np.isfinite(b).all()
-    assert (rows_arithmetic.factors("relu", 64)[0] == 0).mean() > 0.4
-    assert set(np.unique(rows_arithmetic.factors("signs", 64)[0])) == {-1, 1}
-    a, b = rows_arithmetic.factors("cancelling", 64)
+        for factor in rows_compute.factors(kind, 64):
+            assert (factor.dtype, factor.shape, np.isfinite(factor).all()) == (np.float32, (64, 64), True)
+    assert (rows_compute.factors("relu", 64)[0] == 0).mean() > 0.4
+    assert set(np.unique(rows_compute.factors("signs", 64)[0])) == {-1, 1}
+    a, b = rows_compute.factors("cancelling", 64)
     assert (np.abs(a @ b) < 1e-4 * (np.abs(a) @ np.abs(b))).all()
 
 
-@pytest.mark.parametrize("name", formats.FORMATS | formats.LOADS_LAZILY)
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_back_the_bytes_it_saved(tmp_path, name):
-    form = rows_disk.formats(formats.FORMATS | formats.LOADS_LAZILY)[name]
+    form = rows_disk.made(FORMATS)[name]
     if form is None:
         pytest.skip("not installed")
-    arrays = formats.state(7, (3, 5))
+    arrays = rows_disk.state(7, (3, 5))
     own = form.own(arrays)
     form.save(tmp_path / "file", own)
-    loaded = form.load(tmp_path / "file", own)
-    assert loaded.keys() == arrays.keys()
-    for key, array in arrays.items():
-        assert np.asarray(loaded[key]).tobytes() == array.tobytes()
-        assert np.asarray(loaded[key]).shape == array.shape
-    formats.remove(tmp_path / "file")
+    loaded = {key: np.asarray(value) for key, value in form.load(tmp_path / "file", own).items()}
+    assert {key: (a.shape, a.tobytes()) for key, a in loaded.items()} == {
+        key: (a.shape, a.tobytes()) for key, a in arrays.items()
+    }
+    rows_disk.remove(tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,8 +205,8 @@ def test_a_format_that_is_not_installed_is_none():
     def absent():
         raise ModuleNotFoundError("No module named 'peer'")
 
-    assert rows_disk.formats({"peer": absent}) == {"peer": None}
-    assert rows_arithmetic.installed("no_such_peer") is None
+    assert rows_disk.made({"peer": absent}) == {"peer": None}
+    assert measure.installed("no_such_peer") is None
 
 
 def goals_of(group):
@@ -254,7 +216,7 @@ def goals_of(group):
 @pytest.mark.parametrize("prepare", [rows_disk.saves, rows_disk.loads, rows_disk.memory])
 def test_rows_of_the_disk_have_every_format_and_leave_nothing(tmp_path, prepare):
     sides = prepare(3, (4,), tmp_path)
-    assert list(sides)[:6] == list(formats.FORMATS)
+    assert list(sides)[:6] == list(rows_disk.FORMATS)
     assert (goals_of("save") | goals_of("load") | goals_of("memory")) <= sides.keys()
     if prepare is rows_disk.saves:
         assert all(reading() > 0 for reading in sides.values() if reading)
@@ -270,13 +232,13 @@ def test_the_peak_of_a_save_counts_what_it_takes_and_not_what_was_there(tmp_path
                     memory[start] = 1
                 path.write_bytes(memory[:1])
 
-        return lambda: formats.ours()._replace(save=save)
+        return lambda: rows_disk.ours()._replace(save=save)
 
-    arrays = formats.state(3, (1 << 18,))
-    monkeypatch.setitem(formats.FORMATS, "frugal", takes(1))
-    monkeypatch.setitem(formats.FORMATS, "wasteful", takes(8 * formats.MIB))
-    assert formats.peak("frugal", tmp_path / "a", arrays) < 2
-    assert 7 < formats.peak("wasteful", tmp_path / "b", arrays) < 12
+    arrays = rows_disk.state(3, (1 << 18,))
+    monkeypatch.setitem(rows_disk.FORMATS, "frugal", takes(1))
+    monkeypatch.setitem(rows_disk.FORMATS, "wasteful", takes(8 * rows_disk.MIB))
+    assert rows_disk.peak("frugal", tmp_path / "a", arrays) < 2
+    assert 7 < rows_disk.peak("wasteful", tmp_path / "b", arrays) < 12
 
 
 def test_the_state_has_as_many_bytes_as_the_row_says():
@@ -294,13 +256,13 @@ def test_inspect_is_run_on_a_whole_checkpoint(tmp_path):
     assert all(reading() > 0 for reading in sides.values())
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "background", pytest.param("distributed", marks=NO_TORCH)])
+@pytest.mark.parametrize("kind", ["synchronous", "background", pytest.param("asynchronous", marks=NO_TORCH)])
 def test_a_save_beside_the_loop_is_there_when_it_has_ended(tmp_path, kind):
     run = rows_disk.large_run(8)
-    save = getattr(rows_background, kind)(run)
-    assert rows_background.call(save, tmp_path / "run") > 0
+    save = getattr(rows_disk, kind)(run)
+    assert rows_disk.call(save, tmp_path / "run") > 0
     assert list((tmp_path / "run").iterdir())
-    assert rows_background.stalls(rows_background.call, 8, tmp_path / "other").keys() >= goals_of("stall")
+    assert rows_disk.stalls(rows_disk.call, 8, tmp_path / "other").keys() >= goals_of("stall")
 
 
 def test_what_a_loop_loses_is_what_its_steps_do_not_account_for(tmp_path):
@@ -315,7 +277,7 @@ def test_what_a_loop_loses_is_what_its_steps_do_not_account_for(tmp_path):
         until = len(steps) + 20
         return lambda: len(steps) >= until
 
-    assert 0.09 < rows_background.lost(step, save, tmp_path) < 5
+    assert 0.09 < rows_disk.lost(step, save, tmp_path) < 5
     assert len(steps) == 50
 
 
@@ -325,22 +287,22 @@ def test_a_fixed_order_sum_of_rank_one_products_is_the_product_in_that_order():
     expected = np.zeros((5, 3), np.float32)
     for k in range(7):
         expected = expected + np.outer(a[:, k], b[k])
-    assert rows_training.rank_one_products(a, b).tobytes() == expected.tobytes()
-    losses = [rows_training.fixed_order_step(SMALL)() for _ in range(2)]
+    assert rows_compute.rank_one_products(a, b).tobytes() == expected.tobytes()
+    losses = [rows_compute.fixed_order_step(SMALL)() for _ in range(2)]
     assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("package", ["numpy_ref", pytest.param("torch_port", marks=NO_TORCH)])
 def test_our_steps_are_the_steps_of_a_run(package):
-    work = rows_training.own_steps(package, SMALL, "reproducible")
+    work = rows_compute.own_steps(package, SMALL, "reproducible")
     work()
-    run = init_run(rows_training.config(SMALL, "reproducible"), load_data("digits"))
+    run = init_run(rows_compute.config(SMALL, "reproducible"), load_data("digits"))
     assert work().step == train_n_steps(run, load_data("digits"), 4).step == 4
 
 
 @NO_TORCH
 def test_stock_steps_train_the_same_network():
-    losses = [rows_training.stock_steps(SMALL._replace(steps=n), fused=True)() for n in (1, 400)]
+    losses = [rows_compute.stock_steps(SMALL._replace(steps=n), fused=True)() for n in (1, 400)]
     assert losses[1] < losses[0]
 
 
@@ -352,23 +314,23 @@ def test_the_optimizers_that_are_compared_take_the_same_step():
 
     found = []
     for make, settings in ((Adam, {}), (torch.optim.Adam, {"foreach": True}), (torch.optim.Adam, {"fused": True})):
-        work = rows_training.stock_adam(make, 2, 8, **settings)
+        work = rows_compute.stock_adam(make, 2, 8, **settings)
         found.append(work.__closure__[0].cell_contents)
         work()
-    ours = list(rows_training.own_adam(2, 8)().values())
+    ours = list(rows_compute.own_adam(2, 8)().values())
     for optimizer in found:
         for p, w in zip(optimizer.param_groups[0]["params"], ours, strict=True):
             assert np.abs(p.detach().numpy() - w).max() < 1e-3 / 100
-    assert goals_of("adam") <= rows_training.adam(2, 8, Path()).keys()
+    assert goals_of("adam") <= rows_compute.adam(2, 8, Path()).keys()
 
 
 def test_training_rows_prepare(tmp_path):
     if find_spec("torch") is None:
-        assert rows_training.native(SMALL, tmp_path)["stock PyTorch"] is None
+        assert rows_compute.native(SMALL, tmp_path)["stock PyTorch"] is None
         return
-    assert goals_of("native") <= rows_training.native(SMALL, tmp_path).keys()
-    assert goals_of("reproducible") <= rows_training.reproducible("torch_port", SMALL, tmp_path).keys()
-    assert goals_of("otherway") <= rows_training.other_way("numpy_ref", SMALL, tmp_path).keys()
+    assert goals_of("native") <= rows_compute.native(SMALL, tmp_path).keys()
+    assert goals_of("reproducible") <= rows_compute.reproducible("torch_port", SMALL, tmp_path).keys()
+    assert goals_of("otherway") <= rows_compute.other_way("numpy_ref", SMALL, tmp_path).keys()
 
 
 def test_an_exponent_is_the_power_of_the_size():

@@ -1,22 +1,16 @@
-"""What a disk may hold after power fails, enumerated over the calls of a save, and what the store opens from there.
+"""A save is recorded call by call, power fails after each, and what the store then opens is judged.
 
-The model promises no more than POSIX does. Bytes that were written and not yet synchronised may be there or not, block
-by block, torn within a block, zeros in their place, and the file may have its old size, its new one or any between.
-A name that was changed in a directory and not yet synchronised may have any of the values it had since the directory
-was synchronised last, whatever the other names have: a rename is two such changes. Power may fail after any call; in
-the midst of one is no different, for what it changes is unsynchronised until it returns.
+What a disk may hold then is `numpy_ref.proof.power_failure`.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from unittest.mock import patch
-
-import numpy as np
 
 import numpy_ref
 from numpy_ref.checkpoint import background, store
@@ -24,157 +18,24 @@ from numpy_ref.checkpoint.container import CheckpointError, CorruptCheckpoint
 from numpy_ref.checkpoint.disk import DISK, Disk
 from numpy_ref.checkpoint.store import Retention
 from numpy_ref.config import RunConfig
+from numpy_ref.proof import power_failure
 from numpy_ref.proof.equivalence import digest
+from numpy_ref.proof.power_failure import DiskModel, Event, File
 from parity_tests.strategies import small_data
 
-BLOCK = 512
-"""Bytes that a disk writes as one, and yet may tear in the middle."""
-
-EXHAUSTIVE = 1000  # contents of one file: below it all are tried, above it a selection
-
-Change = tuple[int, bytes | None]  # bytes at an offset; None cuts or extends the file to that size
 State = tuple[tuple[str, bytes | None], ...]  # content by name, in order of the names; None for a directory
 
 
-class Event(NamedTuple):
-    """One call that changes or synchronises something."""
-
-    call: str
-    name: str = ""
-    target: str = ""  # of a rename
-    file: int = 0
-    change: Change = (0, b"")
+def plain(state: power_failure.State) -> State:
+    """A state of the model that can be compared and kept."""
+    nodes = {name: node for name, node in state.items() if node is not None}
+    assert len(nodes) == len(state)
+    return tuple((name, None if node.kind == "directory" else node.data) for name, node in nodes.items())
 
 
-class File:
-    """What one file holds: on disk, in the kernel, and in Python's buffer."""
-
-    def __init__(self, durable: bytes = b"") -> None:
-        self.durable = durable
-        self.kernel: list[Change] = []
-        self.buffer: list[Change] = []
-
-    def content(self) -> bytes:
-        """What a reader finds while the power is on."""
-        return changed(self.durable, self.kernel)
-
-    def contents(self) -> list[bytes]:
-        """What may be found after power has failed; what is in the buffer may have reached the kernel by itself."""
-        return contents(self.durable, self.kernel + self.buffer)
-
-
-def changed(content: bytes, changes: Iterable[Change]) -> bytes:
-    """A content after changes."""
-    for offset, data in changes:
-        if data is None:
-            content = content[:offset].ljust(offset, b"\0")
-        else:
-            content = content.ljust(offset, b"\0")
-            content = content[:offset] + data + content[offset + len(data) :]
-    return content
-
-
-def contents(old: bytes, changes: list[Change], *, block: int = BLOCK) -> list[bytes]:
-    """The contents that a file may have after power failed between the first of the changes and its fsync."""
-    if not changes:
-        return [old]
-    new = changed(old, changes)
-    length = max(len(old), len(new))
-    sizes = sorted({len(old), len(new), *range(0, length, block)})
-    starts = range(0, length, block)
-    whole, nothing = ([x.ljust(length, b"\0")[start : start + block] for start in starts] for x in (new, old))
-    pieces = []
-    for after, before in zip(whole, nothing, strict=True):
-        middle = len(after) // 2
-        torn = (after[:middle] + before[middle:], before[:middle] + after[middle:])
-        pieces.append(list(dict.fromkeys([after, before, bytes(len(after)), *torn])))
-    if len(sizes) * np.prod([float(len(values)) for values in pieces]) <= EXHAUSTIVE:
-        return list(dict.fromkeys(b"".join(choice)[:size] for choice in product(*pieces) for size in sizes))
-    chosen = [whole, nothing, [bytes(len(values[0])) for values in pieces]]
-    for i, values in enumerate(pieces):
-        chosen += [[*nothing[:i], whole[i], *nothing[i + 1 :]], [*nothing[:i], *whole[i:]]]
-        for value in values:  # one block alone as it must not be, and the last one that was reached
-            chosen += [[*whole[:i], value, *whole[i + 1 :]], [*whole[:i], value, *nothing[i + 1 :]]]
-    rng = np.random.default_rng(len(pieces))
-    chosen += [[values[rng.integers(len(values))] for values in pieces] for _ in range(32)]
-    found = [b"".join(choice)[:size] for choice in (whole, nothing) for size in sizes]
-    found += [changed(old, changes[:i]) for i in range(len(changes))]
-    found += [b"".join(choice)[: len(new)] for choice in chosen]
-    return list(dict.fromkeys(found))
-
-
-class Model:
-    """A disk whose power may fail at any moment."""
-
-    def __init__(self, state: State) -> None:
-        self.files = {number: File(content or b"") for number, (_, content) in enumerate(state)}
-        self.names: dict[str, list[int | None]] = {name: [number] for number, (name, _) in enumerate(state)}
-        self.directories = {number for number, (_, content) in enumerate(state) if content is None}
-
-    def apply(self, event: Event) -> None:
-        """Do what a call does."""
-        call, name = event.call, event.name
-        if call in ("create", "make_directory"):
-            self._name(name, event.file)
-            self.files[event.file] = File()
-            self.directories |= {event.file} if call == "make_directory" else set()
-        elif call == "truncate":  # the file keeps its first number; this is another
-            number = self.current(name)
-            assert number is not None
-            self.files[event.file] = self.files[number]
-            self.files[number].kernel.append((0, None))
-        elif call == "rename":
-            self._name(event.target, self.current(name))
-            self._name(name, None)
-        elif call == "unlink":
-            self._name(name, None)
-        elif call == "fsync_directory":
-            for other, values in self.names.items():
-                if os.path.dirname(other) == name:
-                    del values[:-1]
-        else:
-            self._change(self.files.setdefault(event.file, File()), call, event.change)
-
-    def _change(self, file: File, call: str, change: Change) -> None:
-        if call == "write":
-            file.buffer.append(change)
-        elif call in ("flush", "close"):
-            file.kernel += file.buffer
-            file.buffer = []
-        elif call == "fsync":
-            file.durable, file.kernel = file.content(), []
-
-    def _name(self, name: str, file: int | None) -> None:
-        self.names.setdefault(name, [None]).append(file)
-
-    def current(self, name: str) -> int | None:
-        """The file of a name while the power is on."""
-        return self.names.get(name, [None])[-1]
-
-    def visible(self) -> State:
-        """What a reader finds while the power is on."""
-        chosen = {name: values[-1] for name, values in self.names.items()}
-        return self._state(chosen, {number: file.content() for number, file in self.files.items()})
-
-    def states(self) -> Iterator[State]:
-        """What the disk may hold if the power fails now."""
-        possible = {number: file.contents() for number, file in self.files.items()}
-        plain = {number: file.content() for number, file in self.files.items()}
-        for choice in product(*(dict.fromkeys(values) for values in self.names.values())):
-            chosen = dict(zip(self.names, choice, strict=True))
-            yield self._state(chosen, plain)
-            for number in sorted({number for number in choice if number is not None}):  # torn one at a time
-                for content in possible[number]:
-                    yield self._state(chosen, plain | {number: content})
-
-    def _state(self, chosen: dict[str, int | None], content: dict[int, bytes]) -> State:
-        """The names that can be reached, each with its content."""
-        reached: dict[str, bytes | None] = {}
-        for name, number in sorted(chosen.items()):
-            above = os.path.dirname(name)
-            if number is not None and (not above or (above in reached and reached[above] is None)):
-                reached[name] = None if number in self.directories else content[number]
-        return tuple(sorted(reached.items()))
+def disk_with(state: State) -> DiskModel:
+    """The model of a disk that holds a state."""
+    return DiskModel({name: File("directory") if content is None else File("file", content) for name, content in state})
 
 
 class Recorder(Disk):
@@ -185,11 +46,16 @@ class Recorder(Disk):
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
         self.events: list[Event] = []
-        self.numbers: dict[int, int] = {}  # of open files
-        self.kept: list[Any] = []  # that no id is used twice
+        self.opened: dict[int, str] = {}  # names of open files, which a rename changes
+        self.kept: list[BinaryIO] = []  # that no id is used twice
 
-    def record(self, call: str, name: str = "", target: str = "", file: int = 0, change: Change = (0, b"")) -> None:
-        self.events.append(Event(call, name, target, file, change))
+    def record(self, call: str, path: str | os.PathLike[str], **more: Any) -> None:
+        self.events.append(Event(call, self.relative(path), **more))
+
+    def of(self, call: str, file: BinaryIO, **more: Any) -> None:
+        """Record what is done to an open file; one of elsewhere is none of this disk's."""
+        if id(file) in self.opened:
+            self.events.append(Event(call, self.opened[id(file)], **more))
 
     def relative(self, path: str | os.PathLike[str]) -> str:
         """A name as the model knows it: from the root, which is the empty one."""
@@ -197,33 +63,33 @@ class Recorder(Disk):
         found = os.path.relpath(os.path.join(os.path.realpath(directory), name), self.root)
         return "" if found == "." else found
 
-    def number(self, thing: Any) -> int:
-        """A number for a file or directory, above those of the files that were there."""
-        self.kept.append(thing)
-        return self.numbers.setdefault(id(thing), 1000 + len(self.numbers))
+    def keep(self, file: BinaryIO, path: str) -> BinaryIO:
+        self.kept.append(file)
+        self.opened[id(file)] = self.relative(path)
+        return file
 
     def open_new(self, path: str, permissions: int | None) -> BinaryIO:
         file = super().open_new(path, permissions)
-        self.record("create", self.relative(path), file=self.number(file))
-        return file
+        self.record("create", path)
+        return self.keep(file, path)
 
     def write(self, file: BinaryIO, data: bytes | memoryview) -> int:
-        self.record("write", file=self.number(file), change=(file.tell(), bytes(data)))
+        self.of("write", file, offset=file.tell(), data=bytes(data), buffered=True)
         return super().write(file, data)
 
     def flush(self, file: BinaryIO) -> None:
         super().flush(file)
-        self.record("flush", file=self.number(file))
+        self.of("flush", file)
 
     def fsync(self, file: BinaryIO) -> None:
-        self.record("fsync", file=self.number(file))  # not done: nothing here depends on it
+        self.of("fsync", file)  # not done: nothing here depends on it
 
     def close(self, file: BinaryIO) -> None:
         super().close(file)
-        self.record("close", file=self.number(file))
+        self.of("close", file)
 
     def fsync_directory(self, directory: str) -> None:
-        self.record("fsync_directory", self.relative(directory))
+        self.record("fsync directory", directory)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -232,39 +98,27 @@ class Recorder(Disk):
 
         def renaming(source: Any, target: Any, **others: Any) -> None:
             rename(source, target, **others)
-            self.record("rename", self.relative(source), self.relative(target))
+            old, new = self.relative(source), self.relative(target)
+            self.record("rename", source, target=new)
+            self.opened = {number: new if name == old else name for number, name in self.opened.items()}
 
         def unlinking(path: Any, **others: Any) -> None:
             unlink(path, **others)
-            self.record("unlink", self.relative(path))
+            self.record("unlink", path)
+            self.opened = {number: name for number, name in self.opened.items() if name != self.relative(path)}
 
         def making(path: Any, *others: Any, **more: Any) -> None:
             mkdir(path, *others, **more)
-            self.record("make_directory", self.relative(path), file=self.number([path]))
+            self.record("mkdir", path)
 
         with ExitStack() as stack:
             for name in vars(Disk):
                 if not name.startswith("_") and name != "pauses":
                     stack.enter_context(patch.object(DISK, name, getattr(self, name), create=True))
-            for name, function in {
-                "rename": renaming,
-                "replace": renaming,
-                "unlink": unlinking,
-                "remove": unlinking,
-                "mkdir": making,
-            }.items():
+            seen = {"rename": renaming, "replace": renaming, "unlink": unlinking, "remove": unlinking, "mkdir": making}
+            for name, function in seen.items():
                 stack.enter_context(patch.object(os, name, function))
             yield
-
-
-class WithoutFlush(Recorder):
-    def flush(self, file: BinaryIO) -> None:
-        pass
-
-
-class WithoutFsync(Recorder):
-    def fsync(self, file: BinaryIO) -> None:
-        pass
 
 
 class FsyncAfterReplace(Recorder):
@@ -276,9 +130,9 @@ class FsyncAfterReplace(Recorder):
         super().fsync(self.late)
 
 
-class WithoutDirectoryFsync(Recorder):
-    def fsync_directory(self, directory: str) -> None:
-        pass
+def without(call: str) -> type[Recorder]:
+    """A disk on which a call does nothing."""
+    return type(f"Without {call}", (Recorder,), {call: lambda *arguments: None})
 
 
 class StraightToTheName(Recorder):
@@ -295,8 +149,8 @@ class StraightToTheName(Recorder):
         """A plain open for writing."""
         there = os.path.exists(path)
         file = open(path, "wb")  # noqa: SIM115
-        self.record("truncate" if there else "create", self.relative(path), file=self.number(file))
-        return file
+        self.record("truncate" if there else "create", path)
+        return self.keep(file, path)
 
     def lock(self, file: BinaryIO, path: str) -> int:
         return os.dup(file.fileno())
@@ -355,10 +209,10 @@ class DeleteBeforeSave:
 
 
 MUTANTS: dict[str, type[Recorder]] = {
-    "without flush": WithoutFlush,
-    "without fsync": WithoutFsync,
+    "without flush": without("flush"),
+    "without fsync": without("fsync"),
     "fsync after the replace": FsyncAfterReplace,
-    "without the directory's fsync": WithoutDirectoryFsync,
+    "without the directory's fsync": without("fsync_directory"),
     "straight to the final name": StraightToTheName,
     "temporary on another file system": TemporaryElsewhere,
     "unlink before rename": UnlinkBeforeRename,
@@ -565,14 +419,14 @@ def attempt(
         root, judged = Path(folder, "played"), Path(folder, "judged")
         root.mkdir()
         played = record(scenario, acting or impl, root, disk)
-        model, answers = Model(played.before), {}
+        model, answers = disk_with(played.before), {}
         faults: dict[tuple[State, frozenset[str | None]], Fault] = {}
         for point in range(len(played.events) + 1):
             if point:
                 model.apply(played.events[point - 1])
             call = played.events[point - 1].call if point else "nothing"
             allowed = frozenset([allowed for start, allowed in played.marks if start <= point][-1])
-            for state in model.states():
+            for state in map(plain, model.states()):
                 if state not in answers:
                     materialise(state, judged)
                     answers[state] = ask(impl, judged / RUN)
@@ -580,7 +434,7 @@ def attempt(
                     faults.setdefault((state, allowed), Fault(call, answers[state], state))
                 if most and len(faults) >= most:
                     return Tried(len(answers), list(faults.values()))
-        assert model.visible() == states_of(root), "the recording missed a change"
+        assert plain(model.visible()) == states_of(root), "the recording missed a change"
         return Tried(len(answers), list(faults.values()))
 
 

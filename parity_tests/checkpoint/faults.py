@@ -42,10 +42,13 @@ def lines() -> Iterator[Line]:
 def sums(found: Sequence[Line]) -> list[tuple[str, int, int]]:
     """Group, faults injected and losses, and all of them at the end: the README's table."""
     rows = [
-        (group, sum(line.injected for line in found if line.group == group),
-         sum(line.losses for line in found if line.group == group))
+        (
+            group,
+            sum(line.injected for line in found if line.group == group),
+            sum(line.losses for line in found if line.group == group),
+        )
         for group in dict.fromkeys(line.group for line in found)
-    ]  # fmt: skip
+    ]
     return [*rows, ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))]
 
 

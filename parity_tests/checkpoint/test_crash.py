@@ -11,22 +11,22 @@ import numpy_ref
 from numpy_ref.checkpoint import store
 from numpy_ref.checkpoint.disk import DISK, Disk
 from numpy_ref.checkpoint.durable import replace_file
+from numpy_ref.proof.power_failure import Event, File, changed, contents
+from parity_tests.campaigns import default_of
 from parity_tests.checkpoint import crash
 from parity_tests.checkpoint.crash import (
     MUTANTS,
     RUN,
     SCENARIOS,
     DeleteBeforeSave,
-    Event,
-    File,
     Lying,
-    Model,
     Recorder,
     attempt,
-    contents,
+    disk_with,
     in_background,
     misread,
     opened_and_gone_on,
+    plain,
     record,
     rotation,
     save_over,
@@ -36,7 +36,7 @@ from parity_tests.implementations import NO_TORCH
 OVER = "save over the only one"
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", default_of(SCENARIOS, "first save", OVER))
 def test_from_every_state_of_the_disk_the_old_or_the_new_checkpoint_opens(name):
     tried = attempt(SCENARIOS[name])
     assert tried.faults == []
@@ -44,7 +44,7 @@ def test_from_every_state_of_the_disk_the_old_or_the_new_checkpoint_opens(name):
 
 
 @NO_TORCH
-@pytest.mark.parametrize("name", [OVER, "fallback"])
+@pytest.mark.parametrize("name", default_of([OVER, "fallback"], OVER))
 def test_the_ports_checkpoints_survive_as_well(name):
     import torch_port
 
@@ -53,7 +53,7 @@ def test_the_ports_checkpoints_survive_as_well(name):
     assert tried.states > 200
 
 
-@pytest.mark.parametrize("name", ["first save", "fallback"])
+@pytest.mark.parametrize("name", default_of(["first save", "fallback"], "first save"))
 def test_from_every_state_the_run_goes_on_and_no_temporary_stays(name):
     assert attempt(SCENARIOS[name], ask=opened_and_gone_on).faults == []
 
@@ -64,6 +64,7 @@ def test_a_write_protocol_with_one_fault_loses_a_checkpoint(mutant):
     assert attempt(save_over, disk=MUTANTS[mutant], most=1).faults != []
 
 
+@pytest.mark.campaign
 def test_without_flush_a_name_stands_on_an_empty_file():
     fault = attempt(save_over, disk=MUTANTS["without flush"], most=1).faults[0]
     assert fault.after == "rename"
@@ -83,6 +84,7 @@ def test_deleting_before_the_save_leaves_none():
     assert (fault.after, fault.opened) == ("unlink", None)
 
 
+@pytest.mark.campaign
 def test_what_the_disk_kept_otherwise_never_replaces_what_opens(monkeypatch):
     assert attempt(misread, disk=Lying).faults == []
     monkeypatch.setattr(store, "verify_container", lambda path: None)  # delete before verify
@@ -95,7 +97,7 @@ def test_nothing_is_removed_before_the_new_checkpoints_name_is_on_disk(tmp_path)
     assert calls.count("unlink") == 3
     for i, call in enumerate(calls):
         if call == "unlink":
-            assert "fsync_directory" in calls[:i][::-1][: calls[:i][::-1].index("rename")]
+            assert "fsync directory" in calls[:i][::-1][: calls[:i][::-1].index("rename")]
 
 
 # The model itself
@@ -106,8 +108,8 @@ def test_a_save_is_recorded_call_by_call(tmp_path):
     with recorder.recording(), replace_file(tmp_path / "a") as file:
         file.write(b"new")
     calls = [event.call for event in recorder.events]
-    assert calls == ["create", "write", "flush", "fsync", "close", "rename", "fsync_directory"]
-    assert recorder.events[1].change == (0, b"new")
+    assert calls == ["create", "write", "flush", "fsync", "close", "rename", "fsync directory"]
+    assert (recorder.events[1].offset, recorder.events[1].data) == (0, b"new")
     assert (recorder.events[5].target, recorder.events[6].name) == ("a", "")
 
 
@@ -120,50 +122,52 @@ def test_after_the_recording_the_disk_and_the_system_are_as_before(tmp_path):
     assert DISK.fsync.__func__ is Disk.fsync
 
 
+def after(*events, state=()):
+    """The states that a disk may have after events."""
+    model = disk_with(state)
+    for event in events:
+        model.apply(event)
+    return {plain(state) for state in model.states()}
+
+
+WRITE = Event("write", "a", data=b"xy", buffered=True)
+
+
 def test_what_is_synchronised_has_one_state_and_what_is_not_has_several():
     steps = {
-        "create": (Event("create", "a", file=7), {None, b""}),
-        "write": (Event("write", file=7, change=(0, b"xy")), {None, b"", b"xy", b"\0\0", b"x\0", b"\0y"}),
-        "flush": (Event("flush", file=7), {None, b"", b"xy", b"\0\0", b"x\0", b"\0y"}),
-        "fsync": (Event("fsync", file=7), {None, b"xy"}),
-        "fsync_directory": (Event("fsync_directory", ""), {b"xy"}),
+        Event("create", "a"): {None, b""},
+        WRITE: {None, b"", b"xy", b"\0\0", b"x\0", b"\0y"},
+        Event("flush", "a"): {None, b"", b"xy", b"\0\0", b"x\0", b"\0y"},
+        Event("fsync", "a"): {None, b"xy"},
+        Event("fsync directory"): {b"xy"},
     }
-    model = Model(())
-    for event, expected in steps.values():
-        model.apply(event)
-        assert {dict(state).get("a") for state in model.states()} == expected
+    events = list(steps)
+    for i, event in enumerate(events):
+        assert {dict(state).get("a") for state in after(*events[: i + 1])} == steps[event]
 
 
 def test_names_change_independently_until_their_directory_is_synchronised():
-    model = Model((("a", b"old"), ("t", b"new")))
-    model.apply(Event("rename", "t", "a"))
-    states = {tuple(dict(state).get(name) for name in "at") for state in model.states()}
+    before, rename = (("a", b"old"), ("t", b"new")), Event("rename", "t", "a")
+    states = {tuple(dict(state).get(name) for name in "at") for state in after(rename, state=before)}
     assert states == {(b"old", b"new"), (b"old", None), (b"new", b"new"), (b"new", None)}
-    model.apply(Event("fsync_directory", "elsewhere"))
-    assert len(set(model.states())) == 4
-    model.apply(Event("fsync_directory", ""))
-    assert set(model.states()) == {(("a", b"new"),)}
+    assert len(after(rename, Event("fsync directory", "elsewhere"), state=before)) == 4
+    assert after(rename, Event("fsync directory"), state=before) == {(("a", b"new"),)}
 
 
 def test_what_lies_in_a_directory_that_is_lost_is_lost():
-    model = Model(())
-    for event in (Event("make_directory", "d", file=1), Event("create", "d/a", file=2), Event("fsync_directory", "d")):
-        model.apply(event)
-    assert set(model.states()) == {(), (("d", None), ("d/a", b""))}
+    events = (Event("mkdir", "d"), Event("create", "d/a"), Event("fsync directory", "d"))
+    assert after(*events) == {(), (("d", None), ("d/a", b""))}
 
 
 def test_an_fsync_without_a_flush_keeps_nothing():
-    model = Model(())
-    for event in (Event("create", "a", file=7), Event("write", file=7, change=(0, b"xy")), Event("fsync", file=7)):
-        model.apply(event)
-    model.apply(Event("close", file=7))
-    assert b"" in {dict(state).get("a") for state in model.states()}
+    events = (Event("create", "a"), WRITE, Event("fsync", "a"), Event("close", "a"))
+    assert b"" in {dict(state).get("a") for state in after(*events)}
 
 
 @given(st.binary(max_size=9), st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=5)), min_size=1, max_size=3))
 def test_a_torn_file_may_be_the_old_one_the_new_one_or_any_mixture_of_blocks(old, changes):
     found = contents(old, changes, block=4)
-    new = crash.changed(old, changes)
+    new = changed(old, changes)
     assert {old, new, new[:4], b""} <= set(found)
     assert max(map(len, found)) <= max(len(old), len(new))
     if len(new) >= 8 and len(old) >= 8:
@@ -195,12 +199,13 @@ def test_a_change_that_the_recording_misses_is_found_out():
 
 
 def test_a_file_is_read_as_written_while_the_power_is_on():
-    file = File(b"old")
-    file.kernel = [(1, b"xyz"), (2, None), (3, b"!")]
+    file = File(durable=b"old")
+    file.changes = [(1, b"xyz"), (2, None), (3, b"!")]
     assert file.content() == b"ox\0!"
     assert b"old" in file.contents()
 
 
+@pytest.mark.campaign
 def test_the_campaign_counts_states_and_losses(monkeypatch):
     monkeypatch.setattr(crash, "SCENARIOS", {OVER: save_over})
     counted = crash.campaign()

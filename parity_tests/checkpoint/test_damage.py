@@ -1,6 +1,5 @@
 """No damage loads: every kind of it, a fuzzed reader, the memory of a save, and mutants that each of them catches."""
 
-import inspect
 import re
 import sys
 from unittest import mock
@@ -48,23 +47,19 @@ def test_a_file_that_claims_more_than_there_is_takes_no_memory_for_it(tmp_path):
     assert re.findall(r"(\d+) losses", answer.stdout) == ["0"] * len(kinds)
 
 
-# Readers with one fault, made from the container's own text.
+# Readers with one fault
 
 
-def mutant(*changes):
-    """A reader of checkpoints whose container has these (old, new) changes."""
-    names = dict(vars(container))
-    source = "\n\n".join(
-        inspect.getsource(getattr(container, name)) for name in ("_decode", "_read_header", "_leaf", "_read")
-    )
-    source += "\n\n" + inspect.getsource(container.read_container)
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    exec(compile(source, container.__file__, "exec"), names)
+def careless(*expected, **replaced):
+    """A reader that says nothing where it refuses what is not as `expected`, or has other functions and values."""
+    fail = container._fail
+
+    def silent(path, wanted, found, **more):
+        if not any(text in f"{wanted}, found {found}" for text in expected):
+            fail(path, wanted, found, **more)
 
     def read(path):
-        with mock.patch.object(checkpoint, "read_container", names["read_container"]):
+        with mock.patch.multiple(container, create=True, _fail=silent, **replaced):
             return checkpoint.read_checkpoint(path)
 
     return read
@@ -75,38 +70,30 @@ def caught(kind, read, folder):
     return any(FEWER.get(kind, KINDS[kind])(scene(folder), read))
 
 
-LAST = "list(_offsets(leaves))[-1]"
-CRC = ('if f"{crc:08x}" != crc32[name]:', f'if f"{{crc:08x}}" != crc32[name] and name != {LAST}:')
-NO_CRC = ('if f"{crc:08x}" != crc32[name]:', "if False:")
-SIZE = ("if size != (total := 8 + length + end):", "if size < (total := 8 + length + end):")
-NO_SIZE = ("if size != (total := 8 + length + end):", "if False and (total := 0):")
-LENGTH = ("not 2 <= length <= min(size - 8, HEADER_LIMIT)", "not 2 <= length")
-DIGEST = ("if _sealer(*_around(entries, METADATA))(metadata) != prefix + raw:", "if False:")
-OFFSETS = ("""if repr(entries[name]["data_offsets"]) != f"[{begin}, {end}]":""", "if False:")
-SHORT = ("if got != len(part):", "if got > len(part):")
-KEYS = ("crc32.keys() != leaves.keys()", "False")
-JSON = ("except (ValueError, RecursionError) as error:", "except ValueError as error:")
+CRC, SIZE, SHORT = "arrays as they were written", "bytes in all", "more bytes"
+LAST = "rng/order/key"  # the last array of the file
+LIES = "a header that lies, checksums right"
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"),
+    ("kind", "reader"),
     [
-        ("a byte changed", [CRC]),
-        ("a byte changed", [DIGEST]),
-        ("cut short", [NO_SIZE, SHORT, CRC]),
-        ("lengthened", [SIZE]),
-        ("a write torn", [CRC]),
-        ("sections exchanged", [NO_CRC]),
-        ("a header that lies, checksums right", [NO_SIZE]),
-        ("a header that lies, checksums right", [LENGTH]),
-        ("a header that lies, checksums right", [OFFSETS]),
-        ("a header that lies, checksums right", [KEYS]),
-        ("a header that lies, checksums right", [JSON]),
-        ("changed while it is read", [SHORT, CRC]),
+        ("a byte changed", careless(f"{CRC}, found {LAST!r}")),
+        ("a byte changed", careless("a header in canonical form")),
+        ("cut short", careless(SIZE, SHORT, CRC)),
+        ("lengthened", careless(SIZE)),
+        ("a write torn", careless(f"{CRC}, found {LAST!r}")),
+        ("sections exchanged", careless(CRC)),
+        (LIES, careless(SIZE)),
+        (LIES, careless("the length of a header")),
+        (LIES, careless("data_offsets [")),
+        (LIES, careless("a CRC-32 for each array")),
+        (LIES, careless(RecursionError=KeyError)),
+        ("changed while it is read", careless(SHORT, CRC)),
     ],
 )
-def test_a_reader_with_one_fault_is_caught(kind, changes, tmp_path):
-    assert caught(kind, mutant(*changes), tmp_path)
+def test_a_reader_with_one_fault_is_caught(kind, reader, tmp_path):
+    assert caught(kind, reader, tmp_path)
 
 
 def lazy(path, *, verify):
@@ -141,6 +128,7 @@ def test_a_reader_that_raises_anything_else_is_caught():
 # The fuzzer.
 
 
+@pytest.mark.campaign
 def test_fuzzing_finds_nothing_and_reaches_most_of_the_reader():
     found = fuzz.fuzz(inputs=900)
     assert found.failures == []
@@ -152,18 +140,22 @@ def test_fuzzing_finds_nothing_and_reaches_most_of_the_reader():
     assert reached > 0.8 * there
 
 
+@pytest.mark.campaign
 def test_fuzzing_is_the_same_each_time():
     assert fuzz.fuzz(inputs=250, number=1) == fuzz.fuzz(inputs=250, number=1)
     assert fuzz.fuzz(inputs=250, number=1) != fuzz.fuzz(inputs=250, number=2)
 
 
-ENTRY = ("entry.keys() != ENTRY", "False")
-SIZES = ("sizes: list[Any] = shape if isinstance(shape, list) else [None]", "sizes: list[Any] = list(shape)")
+def any_shape(path, name, code, shape):
+    return container.DTYPES[code], tuple(shape)
 
 
-@pytest.mark.parametrize("changes", [[ENTRY], [SIZES], [NO_CRC], [SIZE]])
-def test_fuzzing_catches_a_reader_with_one_fault(changes):
-    assert fuzz.fuzz(inputs=600, read=mutant(*changes)).failures
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "reader", [careless("dtype, shape and"), careless(_leaf=any_shape), careless(CRC), careless(SIZE)]
+)
+def test_fuzzing_catches_a_reader_with_one_fault(reader):
+    assert fuzz.fuzz(inputs=600, read=reader).failures
 
 
 def test_the_fuzzer_counts_lines_as_they_are_reached(tmp_path):
@@ -182,8 +174,8 @@ COPYING = """
 import io, sys
 from pathlib import Path
 from unittest import mock
-from numpy_ref import checkpoint
-from parity_tests import damage
+from numpy_ref.checkpoint import save_and_resume as checkpoint
+from parity_tests.checkpoint import damage
 
 def copying(file, arrays, manifest, write=checkpoint.write_container):
     whole = io.BytesIO()
@@ -206,6 +198,7 @@ def extra_memory(answer):
     return float(extra)
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.platform == "win32", reason="the resource module")
 def test_a_save_adds_no_second_copy_of_the_state(tmp_path):
     limit = 64 / 4  # MiB: 64 for a state of 1 GiB, and this is a quarter of one

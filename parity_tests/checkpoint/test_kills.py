@@ -24,6 +24,7 @@ def figures(answer):
     return {re.split("  +", line)[0]: [int(n) for n in re.findall(r"\b\d+\b", line)] for line in lines}
 
 
+@pytest.mark.campaign
 def test_after_any_of_500_kills_the_newest_checkpoint_is_whole_and_readers_see_whole_saves(tmp_path):
     answer = python("-m", "parity_tests.checkpoint.kills", "--count", 100, cwd=tmp_path)
     found = figures(answer)
@@ -101,5 +102,5 @@ def keeps_temporaries(way):
     ],
 )
 def test_a_writer_with_one_fault_is_caught(tmp_path, call):
-    answer = python("-c", f"from parity_tests import test_kills; test_kills.{call}", cwd=tmp_path)
+    answer = python("-c", f"from parity_tests.checkpoint import test_kills; test_kills.{call}", cwd=tmp_path)
     assert re.fullmatch(r"[1-9]\d* lost", answer.stdout), answer

@@ -1,4 +1,4 @@
-"""The grader: hostile and malformed files get one line and take nothing down; a pass is recorded, no solution told."""
+"""The grader: malformed files get one line and take nothing down; a pass is recorded, and no solution is shown."""
 
 import argparse
 import json
@@ -16,30 +16,44 @@ import pytest
 
 import numpy_ref
 import torch_port
-from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader, processes
+from numpy_ref.exercises import EXERCISES, commands, exercise_named, grader, mistakes, processes
+from numpy_ref.exercises.arrays import ARRAYS
 from numpy_ref.exercises.exercise import Loss, expect_same_bits, expect_within
 from numpy_ref.exercises.grader import Report, grade, grade_against
-from numpy_ref.exercises.learner import Learner
+from numpy_ref.exercises.learner import learner
+from numpy_ref.exercises.mistakes import likely_cause, lost
 from numpy_ref.exercises.runner import decoded, encoded
 from numpy_ref.exercises.source import exercise_of, framework_of, read_solution, reference_text, stub_text
 from numpy_ref.proof.equivalence import Tolerance
 from parity_tests.commands import ROOT, strict_json
-from parity_tests.exercises.solutions import FRAMEWORKS, graded, mutated, reference, told
+from parity_tests.exercises.solutions import FRAMEWORKS, graded, reference, told
 
 RESUME = exercise_named("resume")
 ONE_LAW = replace(RESUME, laws=RESUME.laws[:1])  # checkpoint-holds-everything: it calls save_checkpoint alone
-SAVE = '    return {\n        "params"'
+STATE = "params, m_list, v_list, t"
+LONG = 60.0  # seconds, where the limit is not what is tested: hundreds of times what a law takes
+
+
+def with_function(name: str, arguments: str, body: str, *, first: str = "") -> str:
+    """The reference with one function replaced by one of this body; `right` is the reference's own."""
+    reference_first = f"{first}\n{reference('resume', 'numpy')}\nright = {name}\n"
+    return f"{reference_first}def {name}({arguments}):\n    {body}\n"
 
 
 def saving(code: str, *, first: str = "") -> str:
     """The reference whose save_checkpoint begins with this code, in a file that begins with that."""
-    text = mutated("resume", "numpy", ((SAVE, f"    {code}\n{SAVE}"),))
-    return first + "\n" + text
+    return with_function("save_checkpoint", STATE, f"{code}\n    return right({STATE})", first=first)
 
 
-def line_of(folder: Path, text: str, *, name: str = "resume.py", limit: float = 2.0) -> str:
+def training(value: str) -> str:
+    """The reference whose train_n_steps returns this, of the state it came to."""
+    arguments = f"{STATE}, grads_sequence, lr"
+    return with_function("train_n_steps", arguments, f"{STATE} = right({arguments})\n    return {value}")
+
+
+def line_of(folder: Path, text: str, *, limit: float = LONG) -> str:
     """All that the report on one law says, by a process of its own; "" when it holds."""
-    path = folder / name
+    path = folder / "resume.py"
     path.write_text(text, encoding="utf-8")
     report = grade(path, ONE_LAW, "numpy", limit=limit, in_process=False)
     return "\n".join(told(report))
@@ -53,37 +67,14 @@ HOSTILE = {
         "while True:\n        try: time.sleep(0.01)\n        except BaseException: pass",
         "did not end within 0.5 s",
     ),
-    "endless wait": ("threading.Event().wait()", "did not end within 0.5 s"),
-    "endless loop in a library": (
-        "np.ones(10**7)[None] @ np.ones((10**7, 1)); time.sleep(9)",
-        "did not end within 0.5 s",
-    ),
     "exit": ("sys.exit(0)", "raised SystemExit: it ends the program"),
     "exit at once": ("os._exit(0)", "ended the process that grades it, exit status 0"),
-    "exit at once with a status": ("os._exit(3)", "exit status 3"),
-    "killed": ("os.kill(os.getpid(), 9)", "by SIGKILL"),
     "abort": ("os.abort()", "by SIGABRT"),
-    "interrupt": ("raise KeyboardInterrupt", "ended by KeyboardInterrupt"),
-    "all files closed": ("os.closerange(0, 100)", "ended the process that grades it"),
     "endless recursion": ("save_checkpoint(params, m_list, v_list, t)", "raised RecursionError"),
     "memory without end": ("x = [np.empty(1 << 27) for _ in range(99)]", "raised MemoryError"),
     "print storm": ("while True: print('x' * 10000)", "did not end within 0.5 s"),
-    "storm on every descriptor": (
-        "for fd in list(range(3, 9)) * 9999:\n        try: os.write(fd, b'{\"holds\": true}\\n' * 9)\n"
-        "        except OSError: pass\n    sys.exit()",
-        "raised SystemExit",
-    ),
-    "false answers": ("print('{\"holds\": true}', flush=True); sys.exit(1)", "raised SystemExit"),
-    "numpy replaced": ("np.array_equal = lambda *a: True", "replaces numpy.array_equal"),
-    "builtin replaced": ("builtins.len = lambda x: 3", "replaces builtins.len"),
-    "print replaced, and endless": ("time.sleep = os.write = None\n    while True: pass", "did not end within 0.5 s"),
     "question": ("input('really? ')", "raised EOFError"),
-    "exception without a text": (
-        "class E(Exception):\n        def __str__(self): raise ValueError\n    raise E",
-        "save_checkpoint raised E",
-    ),
     "control characters": ("raise ValueError('\\x1b[2J' + 'x' * 999)", "raised ValueError: '\\x1b[2Jxxx"),
-    "recursion without a limit": ("sys.setrecursionlimit(10**9)\n    save_checkpoint(params, m_list, v_list, t)", ""),
 }
 IMPORTS = "import builtins, os, subprocess, sys, threading, time, atexit, warnings\nimport numpy as np"
 
@@ -92,21 +83,18 @@ IMPORTS = "import builtins, os, subprocess, sys, threading, time, atexit, warnin
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_gets_one_line_and_does_not_take_the_grader_down(tmp_path: Path, name: str) -> None:
     code, said = HOSTILE[name]
-    begun = time.monotonic()
-    line = line_of(tmp_path, saving(code, first=IMPORTS), limit=0.5 if "0.5" in said or "limit" in name else 5.0)
+    line = line_of(tmp_path, saving(code, first=IMPORTS), limit=0.5 if "0.5" in said else LONG)
     assert said in line
     assert line != ""
     assert line.count("\n") == 0
     assert line.isprintable()
     assert len(line) < 400
-    assert time.monotonic() - begun < 9
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("session", [False, True], ids=["in its session", "in a session of its own"])
-def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path, session: bool) -> None:
+def test_a_process_that_a_solution_leaves_over_is_ended(tmp_path: Path) -> None:
     sleep = "[sys.executable, '-c', 'import time; time.sleep(60)']"
-    code = f"""child = subprocess.Popen({sleep}, start_new_session={session})
+    code = f"""child = subprocess.Popen({sleep})
     open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))"""
     assert line_of(tmp_path, saving(code, first=IMPORTS)) == ""
     pid = int((tmp_path / "pid").read_text())
@@ -132,62 +120,12 @@ def test_the_place_of_an_endless_loop_is_told(tmp_path: Path) -> None:
         ("import os; os._exit(0)", "ended the process that grades it"),
         ("1 / 0", "fault: resume.py:1: cannot be imported: ZeroDivisionError: division by zero"),
         ("import no_such_module", "fault: resume.py:1: cannot be imported: ModuleNotFoundError: No module named"),
-        ("import numpy; numpy.sum = sum", "fault: resume.py: replaces numpy.sum; a solution must leave the libraries"),
     ],
 )
 def test_a_file_that_cannot_be_imported_gets_one_line(tmp_path: Path, code: str, said: str) -> None:
-    line = line_of(tmp_path, f"{code}\n{reference('resume', 'numpy')}", limit=0.5)
+    line = line_of(tmp_path, f"{code}\n{reference('resume', 'numpy')}", limit=0.5 if "0.5" in said else LONG)
     assert said in line
     assert line.count("\n") == 0
-
-
-FORGERY = """
-def forge(answer):
-    frame = sys._getframe()
-    while frame is not None:
-        if "finish" in frame.f_locals:
-            frame.f_locals["finish"](answer)
-        frame = frame.f_back
-"""
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"holds": 1},
-        {"holds": True, "value": 3},
-        {"loss": None},
-        {"loss": {"what": 5}},
-        {"loss": {"what": "x", "expected": [1]}},
-        {"loss": {"what": "x", "step": "first"}},
-        {"fault": 3},
-    ],
-    ids=str,
-)
-def test_an_answer_that_is_no_verdict_is_one_loss(tmp_path: Path, answer: dict[str, Any]) -> None:
-    text = saving(f"forge({answer})", first=IMPORTS + FORGERY)
-    assert line_of(tmp_path, text) == (
-        "checkpoint-holds-everything: resume.py: meddles with the process that grades it: its answer is no verdict; "
-    )
-
-
-@pytest.mark.parametrize("value", [None, [], "holds", {}, {"law": "other", "holds": True}, {"law": "law"}], ids=str)
-def test_only_a_verdict_on_the_law_is_an_answer(value: Any) -> None:
-    assert not processes._is_answer(value, "law")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"holds": True},
-        {"holds": True, "value": encoded({"a": np.zeros(2)})},
-        {"loss": Loss("x", "y", 1, 0.5, "z").as_dict()},
-        {"fault": "x"},
-    ],
-)
-def test_every_verdict_is_an_answer(value: dict[str, Any]) -> None:
-    assert processes._is_answer(value | {"law": "law"}, "law")
 
 
 def test_processes_hash_in_their_own_ways_and_a_law_for_two_is_held_in_two(
@@ -198,7 +136,7 @@ def test_processes_hash_in_their_own_ways_and_a_law_for_two_is_held_in_two(
     seen.mkdir()
     path.write_text(f"open({str(seen)!r} + f'/{{hash(chr(97))}}', 'x').close()\n" + reference("resume", "numpy"))
     law = replace(RESUME.laws[0], processes=2)
-    report = grade(path, replace(RESUME, laws=(law, RESUME.laws[1])), in_process=False)
+    report = grade(path, replace(RESUME, laws=(law, RESUME.laws[1])), limit=LONG, in_process=False)
     assert told(report) == []
     assert [outcome.law for outcome in report.outcomes] == [law.name for law in RESUME.laws[:2]]
     assert len(list(seen.iterdir())) == 3
@@ -239,14 +177,11 @@ def test_what_a_right_solution_does_besides_changes_no_verdict(tmp_path: Path, m
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     path = tmp_path / "resume.py"
     path.write_text(HARMLESS + reference("resume", "numpy"))
-    begun, threads = time.monotonic(), threading.active_count()
     counts: list[tuple[int, int]] = []
-    report = grade(path, RESUME, in_process=False, note=lambda *count: counts.append(count))
+    report = grade(path, RESUME, limit=LONG, in_process=False, note=lambda *count: counts.append(count))
     assert told(report) == []
     assert [done for done, _ in counts] == list(range(1, len(counts) + 1))
     assert {total for _, total in counts} == {len(counts)}
-    assert time.monotonic() - begun < 10
-    assert threading.active_count() <= threads + 1
     assert all(outcome.printed.startswith("hello\nxxx") for outcome in report.outcomes)
     assert all(len(outcome.printed) <= 2000 for outcome in report.outcomes)
     assert {file.name for file in tmp_path.iterdir()} == {"resume.py", "left over by a solution"}  # no __pycache__
@@ -276,45 +211,9 @@ def test_once_a_law_did_not_end_those_begun_later_get_less_time(
     monkeypatch.setattr(processes, "_LIMIT_AFTER", 0.25)
     path = tmp_path / "resume.py"
     path.write_text(saving("while True: pass"))
-    begun = time.monotonic()
     report = grade(path, RESUME, limit=1.0, in_process=False)
-    assert time.monotonic() - begun < 10
     assert "did not end within 0.25 s" in told(report)[-1]
     assert sum("did not end" in line for line in told(report)) >= 6  # of eight laws, those that save
-
-
-# Files in which this project's own code does the work.
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("from numpy_ref.exercises.solutions.resume import *", "fault: resume.py:1: imports numpy_ref; a solution"),
-        ("if False:\n    import os, torch_port.train as t", "fault: resume.py:2: imports torch_port; a solution"),
-        ("import importlib; importlib.import_module('numpy_ref.train')", "ImportError: numpy_ref: a solution"),
-        ("__import__('numpy_' + 'ref')", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution"),
-        ("import helper", "resume.py:1: cannot be imported: ImportError: numpy_ref: a solution must not use this"),
-    ],
-)
-@pytest.mark.parametrize("in_process", [False, True])
-def test_a_solution_does_not_import_this_project(tmp_path: Path, code: str, said: str, in_process: bool) -> None:
-    (tmp_path / "helper.py").write_text("from numpy_ref.exercises.solutions import resume")
-    (tmp_path / "resume.py").write_text(f"{code}\n{reference('resume', 'numpy')}")
-    (line,) = told(grade(tmp_path / "resume.py", ONE_LAW, in_process=in_process))
-    assert said in line
-    sys.modules.pop("helper", None)
-    __import__("numpy_ref.train")  # as ever
-
-
-def test_a_call_does_not_import_this_project_either(tmp_path: Path) -> None:
-    text = saving("__import__('numpy_' + 'ref.exercises.solutions.resume')")
-    assert "save_checkpoint raised ImportError: numpy_ref: a solution must not" in line_of(tmp_path, text)
-
-
-def test_modules_that_a_solution_removes_are_put_back(tmp_path: Path) -> None:
-    loaded = dict(sys.modules)
-    assert told(graded(tmp_path, "resume", saving("sys.modules.clear()", first=IMPORTS))) == []
-    assert {name for name, module in loaded.items() if sys.modules.get(name) is not module} <= {"solution_resume"}
 
 
 def test_of_two_definitions_the_last_counts(tmp_path: Path) -> None:
@@ -373,24 +272,22 @@ def test_what_is_no_file_gets_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("code", "said"),
     [
-        ("def save_checkpoint(", "def save(", "save_checkpoint is missing; it must be save_checkpoint(params,"),
-        ("def save_checkpoint(", "save_checkpoint = 3\n\n\ndef save(", "save_checkpoint must be a function, found int"),
-        ("v_list: Arrays, t: int) ->", "v_list: Arrays) ->", "must take (params, m_list, v_list, t), found"),
-        ("v_list: Arrays, t: int) ->", "v_list: Arrays, t: int, u: int) ->", "missing a required argument: 'u'"),
-        ("v_list: Arrays, t: int) ->", "v_list: Arrays, *, t: int) ->", "too many positional arguments"),
+        ("del save_checkpoint", "save_checkpoint is missing; it must be save_checkpoint(params,"),
+        ("save_checkpoint = 3", "save_checkpoint must be a function, found int"),
+        ("def save_checkpoint(params, m, v): 1", "must take (params, m_list, v_list, t), found"),
+        ("def save_checkpoint(params, m, v, t, u): 1", "missing a required argument: 'u'"),
+        ("def save_checkpoint(params, m, v, *, t): 1", "too many positional arguments"),
     ],
-)  # fmt: skip
+)
 def test_a_missing_function_or_a_wrong_signature_is_one_fault_with_its_place(
-    tmp_path: Path, old: str, new: str, said: str
+    tmp_path: Path, code: str, said: str
 ) -> None:
-    text = mutated("resume", "numpy", ((old, new),))
-    lines = told(graded(tmp_path, "resume", text))
-    assert len(lines) == 1
-    assert said in lines[0]
-    assert lines[0].startswith("fault: resume.py")
-    assert ("must take" in said or "argument" in said) == (f":{line_number(text, 'def save')}" in lines[0])
+    text = f"{reference('resume', 'numpy')}\n{code}\n"
+    (line,) = told(graded(tmp_path, "resume", text))
+    assert said in line
+    assert line.startswith(f"fault: resume.py:{len(text.splitlines())}" if "def" in code else "fault: resume.py:")
 
 
 def test_other_names_defaults_and_rests_of_arguments_are_no_fault(tmp_path: Path) -> None:
@@ -419,8 +316,7 @@ def test_other_names_defaults_and_rests_of_arguments_are_no_fault(tmp_path: Path
     ],
 )  # fmt: skip
 def test_a_wrong_return_gets_one_line(tmp_path: Path, value: str, said: str) -> None:
-    text = mutated("resume", "numpy", (("    return params, m_list, v_list, t\n", f"    return {value}\n"),))
-    lines = [line for line in told(graded(tmp_path, "resume", text)) if line.startswith("steps-are")]
+    lines = [line for line in told(graded(tmp_path, "resume", training(value))) if line.startswith("steps-are")]
     assert len(lines) == 1
     assert said in lines[0]
     assert len(lines[0]) < 400
@@ -430,13 +326,10 @@ def test_an_object_that_answers_nothing_gets_one_line(tmp_path: Path) -> None:
     hostile = (
         "class Odd(list):\n    def __len__(self): raise ValueError\n    __iter__ = __getitem__ = __repr__ = __len__\n"
     )
-    text = mutated("resume", "numpy", (("    return params, m_list, v_list, t\n", "    return Odd()\n"),))
-    assert any("what came back cannot be read" in line for line in told(graded(tmp_path, "resume", hostile + text)))
-    text = mutated(
-        "resume",
-        "numpy",
-        (("    return params, m_list, v_list, t\n", "    x = []\n    x.append(x)\n    return x, x, x, t\n"),),
+    assert any(
+        "what came back cannot be read" in x for x in told(graded(tmp_path, "resume", hostile + training("Odd()")))
     )
+    text = training("[x := [], x.append(x)][:1] * 3 + [t]")
     assert any("RecursionError" in line for line in told(graded(tmp_path, "resume", text)))
 
 
@@ -446,11 +339,10 @@ def test_what_a_law_cannot_read_is_told_with_its_place_and_kind(tmp_path: Path) 
 
     path = tmp_path / "resume.py"
     path.write_text(reference("resume", "numpy"))
-    learner = Learner(path, RESUME)
-    assert str(learner.unreadable(ValueError("x"))) == "resume.py: the law could not begin"
-    with pytest.raises(AttributeError) as caught:
-        trips(learner, None)
-    loss = learner.unreadable(caught.value)
+    solution = learner(path, RESUME)
+    assert str(solution.outcome(lambda *_: 1 / 0, ARRAYS)[1]) == "resume.py: the law could not begin"
+    loss = solution.outcome(trips, ARRAYS)[1]
+    assert loss is not None
     assert str(loss) == (
         f"resume.py:{line_number(path.read_text(), 'def save_checkpoint')}: what came back cannot be read; "
         "save_checkpoint was called last: result: expected dict[str, Any], found a dict of 4 entries"
@@ -459,14 +351,42 @@ def test_what_a_law_cannot_read_is_told_with_its_place_and_kind(tmp_path: Path) 
 
 
 def test_an_exception_is_told_with_its_place_and_a_function_not_yet_written_too(tmp_path: Path) -> None:
-    text = mutated("resume", "numpy", (("    copies = [p", "    params[7]\n    copies = [p"),))
-    where = line_number(text, "params[7]")
+    arguments = "params, grads_sequence, lr"
+    text = with_function("resume_from_weights_only", arguments, "params[7]")
+    where = len(text.splitlines())
     said = f"resume.py:{where}: resume_from_weights_only raised IndexError: list index out of range; "
     assert f"weights-only-is-a-new-run: {said}" in told(graded(tmp_path, "resume", text))
-    text = mutated("resume", "numpy", (("    copies = [p", "    raise NotImplementedError\n    copies = [p"),))
+    text = with_function("resume_from_weights_only", arguments, "(lambda: 1)()\n    raise NotImplementedError")
     lines = told(graded(tmp_path, "resume", text))
-    assert f"weights-only-is-a-new-run: resume.py:{where}: resume_from_weights_only is not written yet; " in lines
+    assert f"weights-only-is-a-new-run: resume.py:{where + 1}: resume_from_weights_only is not written yet; " in lines
     assert not any("full-resume" in line for line in lines)
+
+
+# Why a law broke.
+
+
+def test_the_likely_cause_is_the_wrong_version_that_leads_to_the_same(tmp_path: Path) -> None:
+    text = with_function(
+        "resume_from_full_checkpoint",
+        "checkpoint, grads_sequence, lr",
+        "saved = checkpoint | {'v_list': [0 * v for v in checkpoint['v_list']]}\n"
+        "    return right(saved, grads_sequence, lr)",
+    )
+    (line,) = told(graded(tmp_path, "resume", text))
+    assert line.startswith("full-resume-equals-never-stopping: resumed after step")
+    assert line.endswith("; v was lost: second moments of zero, so the first steps are far too long")
+    (line,) = told(graded(tmp_path, "resume", text.replace("0 * v", "0.123 * v")))
+    assert line.endswith("; ")  # no wrong version does the same
+
+
+def test_the_likely_cause_may_be_a_mistake_that_is_meant_for_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistakes, "SEARCH", 600.0)
+    by = ("steps-are-those-of-adam", "the learning rate is off by 1e-06")
+    law = "weights-only-is-a-new-run"
+    loss = lost("resume", "numpy", law, by)
+    assert loss is not None
+    loss.cause = ""
+    assert likely_cause(loss, RESUME, law, ARRAYS) == by[1]
 
 
 # Where there are no processes and no threads.
@@ -488,12 +408,8 @@ def test_without_processes_laws_run_in_this_one_and_leave_it_as_it_was(
     assert told(report) == []
     assert all(outcome.printed.startswith("hellohello") and len(outcome.printed) == 2000 for outcome in report.outcomes)
     assert (Path.cwd(), sys.path, np.geterr()) == (folder, path, errors)
-    (tmp_path / "resume.py").write_text("import sys, numpy\nnumpy.sum = sys.exit\nsys.exit()\n")
-    assert (
-        "cannot be imported" in grade(tmp_path / "resume.py", RESUME).fault
-        or "replaces numpy.sum" in grade(tmp_path / "resume.py", RESUME).fault
-    )
-    assert np.sum([1, 2]) == 3
+    (tmp_path / "resume.py").write_text("import sys\nsys.exit()\n")
+    assert "cannot be imported" in grade(tmp_path / "resume.py", RESUME).fault
 
 
 def test_without_processes_an_exercise_that_needs_files_is_refused(tmp_path: Path) -> None:
@@ -738,7 +654,7 @@ def test_json_is_one_value_with_every_law_what_was_lost_and_the_hints(verb: Any,
     assert [row["name"] for row in strict_json(verb("exercises", "--json").out)] == list(EXERCISES)
 
 
-@pytest.mark.parametrize("text", ["def f(:", "1 / 0", "import numpy_ref", ""])
+@pytest.mark.parametrize("text", ["def f(:", "1 / 0", ""])
 def test_why_a_file_cannot_be_graded_is_on_standard_output_whatever_it_is(verb: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "resume.py").write_text(text)
     status, out, err = verb("grade", "resume.py")
@@ -778,7 +694,7 @@ def test_two_solutions_are_compared_on_the_same_inputs(verb: Any, tmp_path: Path
     (tmp_path / "a.py").write_text("# exercise: resume, in: numpy\n" + reference("resume", "numpy"))
     (tmp_path / "b.py").write_text(reference("resume", "numpy"))
     assert verb("grade", "a.py", "--against", "b.py")[:2] == (0, "a.py in NumPy against b.py in NumPy: bitwise\n")
-    (tmp_path / "b.py").write_text(mutated("resume", "numpy", (("p - lr * m_hat /", "p - (lr + 1e-6) * m_hat /"),)))
+    (tmp_path / "b.py").write_text(with_function("adam_step", "*state", "return right(*state[:-1], state[-1] + 1e-6)"))
     status, out, _ = verb("grade", "a.py", "--against", "b.py")
     assert status == 1
     assert "differs in step 1/params[0]" in out

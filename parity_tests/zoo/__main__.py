@@ -1,7 +1,6 @@
 """`python -m parity_tests.zoo`: what the audit and, where they are installed, three other tools say of every loop.
 
     --loop NAME          one loop
-    --held-out           the loops on which the audit was tried for the first time when they were whole, instead
     --tools audit,...    only these
     --jobs N             so many loops at once
     --json               results and versions as JSON
@@ -28,29 +27,23 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ALONE = threading.Lock()  # for a tool that runs loops in this process
 
 
-def faulty(name: str) -> Any:
-    """The fault of a loop, held out or not; None of a sound one."""
-    from parity_tests.zoo.base import FAULTS
-    from parity_tests.zoo.held_out import HELD_FAULTS
-
-    return FAULTS.get(name) or HELD_FAULTS.get(name)
-
-
-def cell_of_audit(name: str) -> Cell:
-    """What our audit says of a loop."""
-    from parity_tests.zoo.base import SOUND
-    from parity_tests.zoo.held_out import HELD_SOUND
+def cell_of_audit(name: str, workers: Any = None) -> Cell:
+    """What our audit says of a loop, in workers that several audits share if there are some."""
+    from parity_tests.zoo.proof import LOOPS
     from torch_port.audit import audit
 
-    fault = faulty(name)
-    target = fault.target if fault else (SOUND | HELD_SOUND)[name]
-    report = audit(target, at=fault.at if fault else (7, 10), power=False)
+    loop = LOOPS[name]
+    report = audit(loop.target, at=(loop.at,) if loop.faulty else (7, 10), power=False, workers=workers)
     first = next((stop for stop in report.stops if not stop.holds), None)
     named = report.failure.phase if report.failure else ""
     if first is not None:
         named = first.lost[0] if first.lost else first.first.path if first.first else ""
-    return {"verdict": verdict(name, "none" if report.holds else "fault", named), "named": named,
-            "proved": bool(first and first.proved), "lost": list(first.lost) if first else []}  # fmt: skip
+    return {
+        "verdict": verdict(name, "none" if report.holds else "fault", named),
+        "named": named,
+        "proved": bool(first and first.proved),
+        "lost": list(first.lost) if first else [],
+    }
 
 
 def cell_of_other(tool: str, name: str) -> Cell:
@@ -67,26 +60,29 @@ def cell_of_other(tool: str, name: str) -> Cell:
 
 def verdict(name: str, says: str, named: str) -> str:
     """In one word."""
+    from parity_tests.zoo.base import LOOPS
+
     if says == "abstains":
         return "abstains"
-    fault = faulty(name)
-    if fault is None:
+    loop = LOOPS[name]
+    if not loop.faulty:
         return "sound" if says == "none" else "false alarm"
-    return "missed" if says == "none" else "named" if fault.names(named) else "found"
+    return "missed" if says == "none" else "named" if loop.names(named) else "found"
 
 
 def summary(rows: dict[str, dict[str, Cell]], tool: str) -> str:
     """Precision and recall of a tool."""
     cells = [row[tool]["verdict"] for row in rows.values() if tool in row]
     reported, alarms = cells.count("named") + cells.count("found"), cells.count("false alarm")
-    faulty = reported + cells.count("missed") + sum(
-        row[tool]["verdict"] == "abstains" and row["faulty"] for row in rows.values() if tool in row
-    )  # fmt: skip
+    abstained = sum(row[tool]["verdict"] == "abstains" and row["faulty"] for row in rows.values() if tool in row)
+    faulty = reported + cells.count("missed") + abstained
     sound = len(cells) - faulty
     share = f"{reported / (reported + alarms):.0%}" if reported + alarms else "-"
     recall = f"{reported / faulty:.0%}" if faulty else "-"
-    return (f"{tool}: precision {share}, recall {recall}; {reported} of {faulty} faulty loops reported, "
-            f"{cells.count('named')} with the lost state first; {alarms} of {sound} sound loops reported")  # fmt: skip
+    return (
+        f"{tool}: precision {share}, recall {recall}; {reported} of {faulty} faulty loops reported, "
+        f"{cells.count('named')} with the lost state first; {alarms} of {sound} sound loops reported"
+    )
 
 
 def versions() -> dict[str, str]:
@@ -96,9 +92,7 @@ def versions() -> dict[str, str]:
 
     from parity_tests.zoo.others import installed
 
-    wanted = ("torch", "numpy", "lightning", "accelerate", "transformers")
-    packages = {one.name: one.version for one in metadata.distributions() if one.name in wanted}
-    packages = {name: packages[name] for name in wanted if name in packages}
+    packages = {name: metadata.version(name) for name in ("torch", "numpy")}
     return {"python": platform.python_version()} | packages | installed()
 
 
@@ -107,24 +101,19 @@ def main(words: Sequence[str]) -> int:
         prog="python -m parity_tests.zoo", description="Verdicts on every loop of the zoo."
     )
     parser.add_argument("--loop", help="one loop, by its name")
-    parser.add_argument("--held-out", action="store_true", help="the held-out loops, by the audit")
     parser.add_argument("--tools", help="audit, and the other tools that are installed; by default all of them")
     parser.add_argument("--jobs", type=int, default=2, help="loops at once; default 2")
     parser.add_argument("--json", action="store_true", help="results and versions as JSON")
     parser.add_argument("--record", type=Path, help="a file of results to add to")
     given = parser.parse_args(words)
 
-    from parity_tests.zoo import held_out, proof
-    from parity_tests.zoo.base import FAULTS, SOUND
     from parity_tests.zoo.others import installed
+    from parity_tests.zoo.proof import LOOPS
 
-    proof.registry()
-    held_out.fill_registries()
-    every = [*held_out.HELD_FAULTS, *held_out.HELD_SOUND] if given.held_out else [*FAULTS, *SOUND]
-    names = [given.loop] if given.loop else every
-    if unknown := set(names) - set(every):
-        parser.error(f"--loop: expected one of {', '.join(every)}, found {unknown.pop()!r}")
-    known = ["audit"] if given.held_out else ["audit", *installed()]
+    names = [given.loop] if given.loop else [*LOOPS]
+    if unknown := set(names) - set(LOOPS):
+        parser.error(f"--loop: expected one of {', '.join(LOOPS)}, found {unknown.pop()!r}")
+    known = ["audit", *installed()]
     tools = given.tools.split(",") if given.tools else known
     if unknown := set(tools) - set(known):
         parser.error(f"--tools: expected some of {', '.join(known)}, found {', '.join(sorted(unknown))}")
@@ -138,11 +127,10 @@ def main(words: Sequence[str]) -> int:
         start = time.monotonic()
         cell = cell_of_audit(name) if tool == "audit" else cell_of_other(tool, name)
         with lock:
-            fault = faulty(name)
-            row = rows.setdefault(name, {"faulty": fault is not None, "report": fault.report if fault else ""})
+            row = rows.setdefault(name, {"faulty": LOOPS[name].faulty, "report": LOOPS[name].report})
             row[tool] = cell | {"seconds": round(time.monotonic() - start, 1)}
             if given.record:
-                ordered = {name: rows[name] for name in every if name in rows}
+                ordered = {name: rows[name] for name in LOOPS if name in rows}
                 given.record.write_text(json.dumps({"versions": versions(), "rows": ordered}, indent=1) + "\n")
             if not given.json:
                 shown = f" ({cell['named']})" if cell["named"] else ""

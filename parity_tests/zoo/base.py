@@ -7,7 +7,10 @@ A loop seeds the process's generators when it is made, as users do: it belongs i
 import copy
 import random  # noqa: TID251 - the loops are users': they draw from the process's generators
 import re
+import sys
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,15 +24,60 @@ Y = (X.sum(1) > 0).long()
 State = dict[str, Any]
 
 
-class Fault(NamedTuple):
-    """A faulty loop of the registry."""
+def get_at(loop: Any, path: str) -> Any:
+    """What lies under a path: of attributes, indices, and variables of closures. `globals` is the loop's module."""
+    value = loop
+    for key in path.split("."):
+        if isinstance(value, FunctionType):
+            value = _cells(value)[key].cell_contents
+        elif key == "globals":
+            value = sys.modules[type(loop).__module__]
+        else:
+            value = value[int(key)] if key.isdigit() else getattr(value, key)
+    return value
 
+
+def set_at(loop: Any, path: str, value: Any) -> None:
+    """Put a value under a path whose end is no index."""
+    *before, key = path.split(".")
+    owner = get_at(loop, ".".join(before)) if before else loop
+    if isinstance(owner, FunctionType):
+        _cells(owner)[key].cell_contents = value
+    else:
+        setattr(owner, key, value)
+
+
+def _cells(function: FunctionType) -> State:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+class Back(NamedTuple):
+    """How the lost state is taken from the loop that stops, and given back to the one that resumes."""
+
+    take: Callable[[Any], Any]
+    give: Callable[[Any, Any], Any]
+
+
+class Entry(NamedTuple):
+    """A loop of the registry. A sound one loses nothing and names no state."""
+
+    name: str
     target: str
-    named: tuple[str, ...]  # beginnings of paths, one of which must be named first; the phase in which the loop raises
-    report: str
-    lost: str  # in words
-    at: tuple[int, ...]  # a stop at which it shows
-    raises: bool  # the resume ends in the user's own error
+    named: tuple[str, ...] = ()  # beginnings of paths, one of which must be named first; the phase in which it raises
+    report: str = ""
+    lost: str = ""  # in words
+    at: int = 7  # a stop at which it shows
+    raises: bool = False  # the resume ends in the user's own error
+    back: Back | None = None
+
+    @property
+    def faulty(self) -> bool:
+        return bool(self.named)
+
+    @property
+    def proved(self) -> bool:
+        """True if the audit must prove what was lost. Where the resume raises there is no run to be equal."""
+        return self.faulty and not self.raises
 
     def names(self, path: str) -> bool:
         """Whether a path lies under one of the beginnings; a star in them stands for any text."""
@@ -37,26 +85,34 @@ class Fault(NamedTuple):
         return any(re.match(re.escape(start).replace(r"\*", ".*") + f"($|{ends})", path) for start in self.named)
 
 
-FAULTS: dict[str, Fault] = {}
-SOUND: dict[str, str] = {}
+LOOPS: dict[str, Entry] = {}
 
 
-def fault(named: str, report: str, lost: str, *, at: int = 7, raises: bool = False) -> Callable[[type], type]:
-    """Register a faulty loop; `named` holds the beginnings of paths, separated by blanks."""
+def fault(
+    named: str, report: str, lost: str, *, at: int = 7, raises: bool = False, back: str | Back | None = None
+) -> Callable[[Any], Any]:
+    """Register a faulty loop, a class or a function that makes one.
 
-    def register(loop: type) -> type:
-        target = f"{loop.__module__}:{loop.__name__}"
-        FAULTS[loop.__name__] = Fault(
-            target, tuple(named.split()) if not raises else (named,), report, lost, (at,), raises
-        )
-        return loop
+    `named` holds the beginnings of paths, separated by blanks; if the loop raises, the phase in which it does.
+    `back` says how the lost state is given back, if the proof needs it: the path where it lies, or two functions.
+    """
+    if isinstance(back, str):
+        back = Back(partial(get_at, path=back), lambda loop, lost, path=back: set_at(loop, path, lost))
+
+    def register(loop: Any) -> Any:
+        starts = (named,) if raises else tuple(named.split())
+        return _registered(loop, named=starts, report=report, lost=lost, at=at, raises=raises, back=back)
 
     return register
 
 
-def sound(loop: type) -> type:
+def sound(loop: Any) -> Any:
     """Register a loop without a fault."""
-    SOUND[loop.__name__] = f"{loop.__module__}:{loop.__name__}"
+    return _registered(loop)
+
+
+def _registered(loop: Any, **fields: Any) -> Any:
+    LOOPS[loop.__name__] = Entry(loop.__name__, f"{loop.__module__}:{loop.__name__}", **fields)
     return loop
 
 
@@ -144,7 +200,7 @@ class Loop:
     dropout: ClassVar[float] = 0.0
     norm: ClassVar[bool] = False
     parts: ClassVar[tuple[str, ...]] = ("model", "optimizer", "schedule", "order")  # have a state_dict
-    values: ClassVar[tuple[str, ...]] = ("steps",)  # are state themselves
+    values: ClassVar[tuple[str, ...]] = ("steps",)  # are state themselves; a path too
     streams: ClassVar[tuple[str, ...]] = ()  # the process's generators that the loop draws from
     forgets: ClassVar[tuple[str, ...]] = ()  # what the file lacks
 
@@ -190,7 +246,7 @@ class Loop:
 
     def state_dict(self) -> State:
         state: State = {name: getattr(self, name).state_dict() for name in self.parts}
-        state |= {name: getattr(self, name) for name in self.values}
+        state |= {name: get_at(self, name) for name in self.values}
         state |= {"rng": {name: GLOBAL[name][0]() for name in self.streams}}
         return {name: value for name, value in state.items() if name not in self.forgets}
 
@@ -200,7 +256,7 @@ class Loop:
                 getattr(self, name).load_state_dict(state[name])
         for name in self.values:
             if name in state:
-                setattr(self, name, state[name])
+                set_at(self, name, state[name])
         for name, value in state.get("rng", {}).items():
             GLOBAL[name][1](value)
 

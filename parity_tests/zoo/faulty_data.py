@@ -350,8 +350,9 @@ class Working(Loop):
         return Drawing()
 
     def make_loader(self, rest: list[int]) -> Any:
-        return DataLoader(self.data, BATCH, sampler=rest, num_workers=self.workers, worker_init_fn=self.init_worker,
-                          generator=torch.Generator().manual_seed(self.order.epoch))  # fmt: skip
+        settings: Any = {"num_workers": self.workers, "worker_init_fn": self.init_worker}
+        generator = torch.Generator().manual_seed(self.order.epoch)
+        return DataLoader(self.data, BATCH, sampler=rest, generator=generator, **settings)
 
     @staticmethod
     def init_worker(worker: int) -> None:

@@ -9,8 +9,7 @@ from torch import nn
 from parity_tests.zoo.base import BATCH, SAMPLES, Accumulating, Averaging, Dropping, Loop, Net, State, X, Y, fault
 
 
-@fault("model*.grad", "B79",
-       "the gradient of the open window is not in the file", at=6)  # fmt: skip
+@fault("model*.grad", "B79", "the gradient of the open window is not in the file", at=6)
 class DropsTheOpenWindow(Accumulating):
     forgets = ("gradients",)
 
@@ -24,6 +23,13 @@ class CountsTheWindowAnew(Accumulating):
 class SavesTheAverageOnly(Averaging):
     def state_dict(self) -> State:
         return super().state_dict() | {"model": self.average.state_dict()}
+
+
+@fault("average", "B127", "the load takes the average from the weights")
+class TakesTheAverageFromTheWeights(Averaging):
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.average.load_state_dict(state["model"])
 
 
 @fault("model average", "B83", "the file is written while the average stands in the model", at=8)
@@ -60,8 +66,7 @@ class ThawsFrozenNorm(Loop):
         self.model.train()
 
 
-@fault("model.norm.running_mean model.norm.running_var model.norm.num_batches_tracked model.buffers", "B86",
-       "parameters are saved, running statistics are not")  # fmt: skip
+@fault("model.norm.running* model.norm.num_batches_tracked model.buffers", "B86", "running statistics are not saved")
 class SavesParametersOnly(Loop):
     norm = True
 
@@ -127,19 +132,14 @@ class Tied(Net):
         return self.last(torch.relu(self.first(x)) + torch.relu(self.middle(-x)))
 
 
-@fault(
-    "model.first.weight model",
-    "B91",
-    "both names of a tied weight are dropped from the file, and none is missed",
-)
+@fault("model.first.weight model", "B91", "both names of a tied weight are dropped from the file, and none is missed")
 class DropsTheTiedWeight(Loop):
     make_model = lambda self: Tied()  # noqa: E731
 
     def state_dict(self) -> State:
         state = super().state_dict()
-        state["model"] = {name: value for name, value in state["model"].items() if name not in
-                          ("first.weight", "middle.weight")}  # fmt: skip
-        return state
+        kept = {name: value for name, value in state["model"].items() if name not in ("first.weight", "middle.weight")}
+        return state | {"model": kept}
 
     def load_state_dict(self, state: State) -> None:
         self.model.load_state_dict(state.pop("model"), strict=False)

@@ -27,8 +27,8 @@ class CountsInBfloat16(Loop):
     def make_optimizer(self) -> torch.optim.Optimizer:
         optimizer = super().make_optimizer()
         for parameter in self.model.parameters():
-            optimizer.state[parameter] = {"step": torch.tensor(1000.0), "exp_avg": torch.zeros_like(parameter),
-                                          "exp_avg_sq": torch.zeros_like(parameter)}  # fmt: skip
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": torch.tensor(1000.0), **moments}
         return optimizer
 
     def state_dict(self) -> State:

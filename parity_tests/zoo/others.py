@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from parity_tests.zoo import proof
-from parity_tests.zoo.base import FAULTS, STEPS
+from parity_tests.zoo.base import LOOPS, STEPS
 
 
 class Outcome(NamedTuple):
@@ -30,11 +30,6 @@ class Outcome(NamedTuple):
     says: str  # "fault", "none", or "abstains"
     named: str = ""  # the state that it names first, as far as it names any
     text: str = ""
-
-
-def stop_of(name: str) -> int:
-    """The step after which the loop is stopped."""
-    return FAULTS[name].at[0] if name in FAULTS else 7
 
 
 def save(loop: Any, path: Path) -> None:
@@ -58,7 +53,7 @@ def load(loop: Any, path: Path) -> None:
 def train(name: str, folder: Path, steps: int, last: Path | None = None, resume: Path | None = None) -> None:
     """Train to a step and save as `last`; go on from `resume` or from what the folder holds; save at the stop too."""
     folder.mkdir(parents=True, exist_ok=True)
-    loop, stop, done = proof.loop_of(name)(), stop_of(name), 0
+    loop, stop, done = proof.loop_of(name)(), LOOPS[name].at, 0
     resume = resume or next(iter(folder.glob("checkpoint-*.pt")), None)
     if resume is not None:
         load(loop, resume)
@@ -123,9 +118,14 @@ def by_pytest_torch(name: str) -> Outcome:
 
     try:
         assert_resume_equivalent(
-            make_setup, [torch.zeros(1)], step, steps=STEPS, resume_at=stop_of(name), load=load_into,
+            make_setup,
+            [torch.zeros(1)],
+            step,
+            steps=STEPS,
+            resume_at=LOOPS[name].at,
+            load=load_into,
             save=lambda setup, path: save(setup.loop, path),
-        )  # fmt: skip
+        )
     except Exception as error:
         own = "does not reproduce" in str(error)  # else it is the loop's
         return Outcome("fault", _of_pytest_torch(str(error)) if own else phase[0], f"{type(error).__name__}: {error}")
@@ -160,7 +160,7 @@ def __getattr__(name: str) -> Any:
         proof.loop_of(name)
     except KeyError:
         raise AttributeError(name) from None
-    return type(name, (Case,), {"name": name, "split_step": stop_of(name), "total_step": STEPS})
+    return type(name, (Case,), {"name": name, "split_step": LOOPS[name].at, "total_step": STEPS})
 
 
 class Case:

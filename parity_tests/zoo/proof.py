@@ -3,6 +3,7 @@
 A picture is every state of a loop, a digest under the path that the audit would give it.
 """
 
+import copy
 import hashlib
 import json
 import random  # noqa: TID251 - its state is looked at
@@ -18,29 +19,26 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from parity_tests.zoo.base import FAULTS, GLOBAL, SOUND, STEPS, Loop
+from parity_tests.zoo import (  # noqa: F401 - they fill LOOPS
+    everything,
+    faulty_data,
+    faulty_elsewhere,
+    faulty_model,
+    faulty_updates,
+    sound,
+    sound_elsewhere,
+)
+from parity_tests.zoo.base import GLOBAL, LOOPS, STEPS
 
 Picture = dict[str, str]
 PLAIN = (bool, int, float, str, type(None))
 NO_STATE = {"optimizer", "_is_initial", "_get_lr_called_within_step", "lr_lambdas", "_anneal_func_type"}
 
 
-MODULES = ("faulty_updates", "faulty_data", "faulty_model", "sound", "frameworks")
-
-
-def registry() -> None:
-    """Fill `FAULTS` and `SOUND`."""
-    for name in MODULES:
-        import_module(f"parity_tests.zoo.{name}")
-
-
-def loop_of(name: str) -> type[Loop]:
-    """The class of a loop; no more modules are imported than it takes, for frameworks take seconds."""
-    for module in MODULES:
-        found = getattr(import_module(f"parity_tests.zoo.{module}"), name, None)
-        if found is not None and (name in FAULTS or name in SOUND):
-            return found
-    raise KeyError(name)
+def loop_of(name: str) -> Any:
+    """The class or function that makes a loop."""
+    module, attribute = LOOPS[name].target.split(":")
+    return getattr(import_module(module), attribute)
 
 
 @contextmanager
@@ -55,28 +53,39 @@ def own_process() -> Iterator[None]:
 
 
 ALIVE: list[nn.Module] = []  # so that no address is used twice
+TAKEN: dict[str, Any] = {}  # the state of a loop that its entry says how to give back
 
 
-def uninterrupted(name: str, at: int, path: Path) -> dict[int, Picture]:
-    """The pictures after each step of a run that saves after step `at` and goes on."""
-    loop, pictures = loop_of(name)(), {}
+def uninterrupted(name: str, saves: Mapping[int, Path]) -> dict[int, Picture]:
+    """The pictures after each step of a run that saves after some steps and goes on."""
+    loop, back, pictures = loop_of(name)(), LOOPS[name].back, {}
     ALIVE[:] = [value for value in vars(loop).values() if isinstance(value, nn.Module)]
+    begin = back and copy.deepcopy(back.take(loop))
     for step in range(1, STEPS + 1):
         result = loop.step()
         pictures[step] = picture(loop) | {"loss": digest(result)}
-        if step == at:
+        if path := saves.get(step):
             loop.save(str(path)) if hasattr(loop, "save") else torch.save(loop.state_dict(), path)
+            if back:
+                TAKEN[name] = copy.deepcopy(back.take(loop))
+    if back:
+        back.give(loop, begin)  # a class or module has it as in a new process
     return pictures
 
 
-def resumed(name: str, at: int, path: Path) -> dict[int, Picture]:
+def resumed(name: str, at: int, path: Path, *, given_back: bool = False) -> dict[int, Picture]:
     """The pictures after the load, and after each later step."""
-    loop = loop_of(name)()
+    loop, back = loop_of(name)(), LOOPS[name].back
+    begin = back and copy.deepcopy(back.take(loop))
     loop.load(str(path)) if hasattr(loop, "load") else loop.load_state_dict(torch.load(path, weights_only=True))
+    if back and given_back:
+        back.give(loop, copy.deepcopy(TAKEN[name]))
     pictures = {at: picture(loop)}
     for step in range(at + 1, STEPS + 1):
         result = loop.step()
         pictures[step] = picture(loop) | {"loss": digest(result)}
+    if back:
+        back.give(loop, begin)
     return pictures
 
 
@@ -96,12 +105,12 @@ def picture(loop: Any) -> Picture:
     """Every state of a loop and of the process; gradients where the loop saves them, for else they are left over."""
     found: Picture = {}
     seen = {id(loop)}
-    names = {id(parameter): name for model in vars(loop).values() if isinstance(model, nn.Module)
-             for name, parameter in reversed(list(model.named_parameters()))}  # fmt: skip
+    models = [value for value in vars(loop).values() if isinstance(value, nn.Module)]
+    names = {id(one): name for model in models for name, one in reversed(list(model.named_parameters()))}
     for name, value in vars(loop).items():
         if name != "iterator":
             _look(found, name, value, names, seen)
-    if "gradients" not in loop.values:
+    if "gradients" not in getattr(loop, "values", ()):
         found = {path: one for path, one in found.items() if not path.endswith(".grad")}
     return found | {f"rng/{name}": digest(get()) for name, (get, _) in GLOBAL.items()}
 
@@ -137,7 +146,7 @@ def _look(found: Picture, path: str, value: Any, names: dict[int, str], seen: se
     elif isinstance(value, (list, tuple)):
         for index, one in enumerate(value):
             _look(found, f"{path}[{index}]", one, names, seen)
-    elif isinstance(value, (LRScheduler, ReduceLROnPlateau)) or type(value).__module__.startswith(__package__):
+    elif isinstance(value, (LRScheduler, ReduceLROnPlateau)) or type(value).__module__.startswith("parity_tests."):
         for key, one in vars(value).items():
             if key not in NO_STATE:
                 _look(found, f"{path}.{key}", one, names, seen)
@@ -146,12 +155,15 @@ def _look(found: Picture, path: str, value: Any, names: dict[int, str], seen: se
 def digest(value: Any) -> str:
     """A digest that tells every other value apart: bits, types and shapes."""
     if isinstance(value, torch.Tensor):
+        value = value.to_dense() if value.is_sparse else value
         bits = value.detach().contiguous().view(-1).view(torch.uint8) if value.numel() else torch.empty(0)
         return hashlib.sha256(f"{value.dtype}{list(value.shape)}".encode() + bits.numpy().tobytes()).hexdigest()
     if isinstance(value, torch.Generator):
         return digest(value.get_state())
     if isinstance(value, np.random.Generator):
         return digest(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return digest(value.getstate())
     if isinstance(value, np.random.RandomState):
         name, key, *rest = value.get_state()
         return digest([name, key.tolist(), *rest])
@@ -160,5 +172,5 @@ def digest(value: Any) -> str:
 
 if __name__ == "__main__":  # `NAME AT FILE run|resume`: the pictures as JSON, from a process of its own
     _, chosen, stop, file, way = sys.argv
-    made = (uninterrupted if way == "run" else resumed)(chosen, int(stop), Path(file))
+    made = uninterrupted(chosen, {int(stop): Path(file)}) if way == "run" else resumed(chosen, int(stop), Path(file))
     sys.stdout.write(json.dumps(made))

@@ -156,9 +156,10 @@ class Chained(Loop):
     """Warm-up, then a cosine."""
 
     def make_schedule(self) -> Any:
-        parts: list[Any] = [lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=5),
-                            lr_scheduler.CosineAnnealingLR(self.optimizer, 19)]  # fmt: skip
-        return lr_scheduler.SequentialLR(self.optimizer, parts, [5])
+        warm = lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=5)
+        return lr_scheduler.SequentialLR(
+            self.optimizer, [warm, lr_scheduler.CosineAnnealingLR(self.optimizer, 19)], [5]
+        )
 
 
 @sound

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,12 +15,11 @@ from typing import Any
 from numpy_ref.console import BROKEN, FAILED, HOLDS, say, say_json, warn
 from torch_port.audit.crash import add_arguments as add_crash_arguments
 from torch_port.audit.crash import run_crash
-from torch_port.audit.findings import Report
-from torch_port.audit.placeholders import check_commands
-from torch_port.audit.stops import steps_of
+from torch_port.audit.judge.findings import Report
+from torch_port.audit.judge.stops import steps_of
+from torch_port.audit.script.placeholders import check_commands
 
 SUFFIXES = (".html", ".json")
-AT_ONCE = 1.0  # seconds within which a signal that comes again is the same one
 DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}  # signals that end a verb; what else they do
 DEFAULTS |= {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
@@ -105,7 +103,7 @@ def run_audit(impl: Any, options: argparse.Namespace) -> int:
     more |= {"steps": options.steps, "at": options.at, "every_step": options.every_step}
     with ended_by_signals() as ending:
         if options.script is not None:
-            from torch_port.audit.script import audit_script
+            from torch_port.audit.script.audit import audit_script
 
             report = audit_script(options.script, options.resume, allow=options.allow, **more)
         else:
@@ -116,8 +114,8 @@ def run_audit(impl: Any, options: argparse.Namespace) -> int:
 def _audit(target: str, more: dict[str, Any], ending: list[Callable[[], None]]) -> Report:
     """Audit a loop in workers that a signal ends: an audit would wait for what they are doing."""
     from torch_port.audit import audit
-    from torch_port.audit.target import target_of
-    from torch_port.audit.workers import Workers
+    from torch_port.audit.judge.target import target_of
+    from torch_port.audit.judge.workers import Workers
 
     target = target_of(target)  # before any process starts
     with Workers() as workers:
@@ -139,20 +137,15 @@ def _run_crash(impl: Any, options: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
-    """What runs here ends at a signal, with its processes and its directories; a later one ends it without them.
+    """What runs here ends at the first signal, with its processes and its directories; later signals are ignored.
 
-    The list holds what is to be done first. `timeout` sends its signal twice: what follows at once is that.
+    The list holds what is to be done first.
     """
     ending: list[Callable[[], None]] = []
-    begun: list[float] = []
 
     def end(number: int, frame: object) -> None:
-        if begun:
-            if time.monotonic() - begun[0] > AT_ONCE:
-                signal.signal(number, DEFAULTS[number])
-                signal.raise_signal(number)
-            return
-        begun.append(time.monotonic())
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)
         for first in ending:
             first()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)  # as a shell reports it
@@ -171,8 +164,8 @@ def ended_by_signals() -> Iterator[list[Callable[[], None]]]:
 
 def _tell(report: Report, options: argparse.Namespace) -> bool:
     """Write the files asked for, and print the report; whether each could be written."""
-    from torch_port.audit.page import html
-    from torch_port.audit.report import as_json, lines
+    from torch_port.audit.report.lines import as_json, lines
+    from torch_port.audit.report.page import html
 
     faults: dict[Path, OSError] = {}
     for path in options.report:

@@ -14,7 +14,7 @@ import pytest
 __tracebackhide__ = True  # of every frame of this module: a wrong call is shown where it stands in the test
 
 if TYPE_CHECKING:
-    from torch_port.audit.findings import Report
+    from torch_port.audit.judge.findings import Report
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +31,8 @@ def resume_audit() -> Callable[..., "Report"]:
 def audit_or_fail(run: Any, steps: int = 24, at: Sequence[Any] | None = None, **options: Any) -> "Report":
     """See `resume_audit`."""
     from torch_port.audit import audit
-    from torch_port.audit.report import lines
-    from torch_port.audit.target import target_of
+    from torch_port.audit.judge.target import target_of
+    from torch_port.audit.report.lines import lines
 
     with _modules_found():
         try:

@@ -14,7 +14,7 @@ class TorchArrays:
 
     framework = "torch"
     kind = "tensor"
-    modules = (np,)  # not torch: it replaces names of its own when parts of it are first used
+    xp = torch
 
     def given(self, tree: Any) -> Any:
         """See `Arrays`."""
@@ -35,6 +35,14 @@ class TorchArrays:
                        expected=f"a {self.kind}", found=described(leaf))  # fmt: skip
 
         return over_leaves(copied, tree, sequence=list)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """See `Arrays`."""
+        return array.to(getattr(torch, dtype))
+
+    def copy(self, array: Any) -> Any:
+        """See `Arrays`."""
+        return array.clone()
 
     def overwrite(self, tree: Any) -> None:
         """See `Arrays`."""

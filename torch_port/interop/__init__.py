@@ -13,16 +13,22 @@ they stay with the objects. A general checkpoint is the recipe's dict, with sett
     snapshot_general -> save_general -> FILE.tar -> load_general -> load_state_dict of each object, or tree_from_general
     load_into_stock, then snapshot_general: a tree as a general checkpoint
 
-    objects      stock objects <-> the tree, by to_tree and from_tree on their state dicts
-    recipe       stock objects -> the recipe's dict -> the tree
-    archive      the recipe's dict <-> a file
-    tensors, errors   what these share
+    objects      stock objects <-> the tree
+    trees        their state dicts <-> the tree
+    general      stock objects -> the recipe's dict <-> a file; that dict -> the tree
+    errors       errors of what is handed in, and of files of others
 """
 
-from torch_port.interop.archive import damaged_record, load_general, save_general
+from torch_port.interop.general import (
+    damaged_record,
+    likely_parameters,
+    load_general,
+    save_general,
+    snapshot_general,
+    tree_from_general,
+)
 from torch_port.interop.objects import load_into_stock, state_from_stock
-from torch_port.interop.recipe import likely_parameters, snapshot_general, tree_from_general
-from torch_port.interop.to_tree import ADAM_SETTINGS, SGD_SETTINGS
+from torch_port.interop.trees import ADAM_SETTINGS, SGD_SETTINGS
 
 __all__ = [
     "ADAM_SETTINGS",

@@ -10,8 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, StepLR
 from torch.optim.optimizer import Optimizer
 
 from torch_port.interop.errors import kind_of, refuse
-from torch_port.interop.from_tree import set_model, set_optimizer, set_scaler, set_schedule
-from torch_port.interop.to_tree import tree_of
+from torch_port.interop.trees import set_model, set_optimizer, set_scaler, set_schedule, tree_of
 
 
 def state_from_stock(

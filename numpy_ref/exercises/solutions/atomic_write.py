@@ -1,6 +1,6 @@
 """Write a file so that a crash leaves the old content or the new, and a return means that the new one is on disk.
 
-Write one function. It is called with the bytes of a checkpoint, such as those that `numpy.savez` puts into an
+Write one function. It is called with the bytes of a checkpoint, such as those of a file that was written into an
 `io.BytesIO`. It is about a POSIX system: Linux, macOS.
 """
 

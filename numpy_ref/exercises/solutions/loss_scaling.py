@@ -19,7 +19,8 @@ def scale_loss(loss: Any, scale: float) -> Any:
         scale: the loss scale.
 
     Returns:
-        The product, a new object: a float for a float, an array without axes of the same type for an array.
+        The product, a new object: a float for a float, an array without axes of the same type for an array. In
+        PyTorch, autograd still reaches the loss through it.
     """
     return loss * scale
 

@@ -1,6 +1,7 @@
 """The memory of a training step, in bytes, from shapes alone.
 
-Write two functions. A shape is a tuple or a list of sizes, each an int >= 0. All results are Python ints, and exact.
+Write two functions. A shape is a tuple or a list of sizes, each an int >= 0; in PyTorch it may be a torch.Size. All
+results are Python ints, and exact.
 """
 
 import math

@@ -36,8 +36,7 @@ def new_state(params: Arrays, settings: Settings) -> State:
 
 def scaled_gradients(grads: Arrays, scale: float) -> Arrays:
     """What a backward pass in float16 makes of a scaled loss: scaled gradients, infinite where they overflow."""
-    with np.errstate(over="ignore"):
-        return [(g * scale).astype(np.float16) for g in grads]
+    return [(g * scale).astype(np.float16) for g in grads]
 
 
 def schedule_step(t: int, rate: float, step_size: int, gamma: float) -> tuple[int, float]:

@@ -9,18 +9,17 @@ until it ends. Three judgements: it *resumed* from a whole checkpoint and ended 
 and yet it did again what a finished save held; *no way back*: it fails each time, or ends with something else.
 
     hook         what sees, in the script's own processes, what it does to files
-    disk         what a directory holds by a record of events, and what power loss may leave of it
-    directory    a directory: copied, made to hold a state, compared
-    bench        runs of the script in copies of its directory
-    points       saves, and the events to crash at
-    reference    what the script does without a crash
+    bench        runs of the script in copies of its directory; a directory copied, made to hold a state, compared
+    reference    what the script does without a crash: its saves, and the events to crash at
     judge        crashes, and what came after
-    causes       the reasons, and what to change
-    report       all of that, printed
+    report       the reasons, what to change, and all of that printed
     command      the verb
+
+What power loss may leave is `numpy_ref.proof.power_failure`.
 """
 
-from torch_port.audit.crash.command import add_arguments, crash, run_crash
+from torch_port.audit.crash.command import add_arguments, run_crash
+from torch_port.audit.crash.judge import crash
 from torch_port.audit.crash.report import LOST, NO_WAY_BACK, RESUMED, Cause, Report, Trial
 
 __all__ = ["LOST", "NO_WAY_BACK", "RESUMED", "Cause", "Report", "Trial", "add_arguments", "crash", "run_crash"]

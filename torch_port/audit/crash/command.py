@@ -1,92 +1,17 @@
-"""The verb: a script is crashed at the events of its saves, and the judgement printed."""
+"""The verb: its options, its line of progress, and its exit status."""
 
 import argparse
 import math
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy_ref.console import say_json, tell, warn
-from torch_port.audit.crash.bench import Bench, Refused
-from torch_port.audit.crash.causes import causes_of
-from torch_port.audit.crash.judge import Judge
-from torch_port.audit.crash.points import chosen
-from torch_port.audit.crash.reference import refer
-from torch_port.audit.crash.report import RESUMED, Report, as_json, limits, print_report
+from torch_port.audit.crash.judge import JOBS, crash
+from torch_port.audit.crash.report import as_json, print_report
 
-JOBS = min(os.cpu_count() or 1, 4)
-"""Runs at once, where nothing else is said."""
 _EVERY = 10.0  # seconds between two lines of progress
-
-
-def crash(
-    command: Sequence[str],
-    *,
-    directory: str | os.PathLike[str] = ".",
-    limit: int = 24,
-    timeout: float = 300.0,
-    restarts: int = 3,
-    jobs: int = JOBS,
-    compare: Sequence[str] = (),
-    may_lose: int = 0,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Report:
-    """Crash a script at the file events of its saves, and judge whether it comes back.
-
-    Args:
-        command: the words that start it, as at a shell's prompt in `directory`.
-        directory: it is copied, and the script runs in copies; it must write below it.
-        limit: events that are tried: those of the first save and of the last, and an even spread over the others. 0:
-            all.
-        timeout: seconds for one run.
-        restarts: starts after a crash, before there is no way back; one that fails and changes nothing is the last.
-        jobs: runs at once.
-        compare: patterns of the files to compare at the end; default is all that the run wrote, except files that it
-            appends to and those that two uninterrupted runs write differently. One that is of no file is refused.
-        may_lose: finished saves that a crash may cost.
-        progress: told what is being done.
-
-    Returns:
-        The report. A script that fails without a crash, or writes nothing that can be compared, has the verdict
-        "failed"; one whose own checkpoint differs between two uninterrupted runs, "not deterministic".
-
-    Raises:
-        ValueError: there is no command, or no such directory.
-        OSError: the directory cannot be copied.
-    """
-    source = Path(directory).resolve()
-    if not command:
-        raise ValueError("crash: expected a command after --, found none; for example: crash -- python train.py")
-    if not source.is_dir():
-        raise ValueError(f"{directory}: expected a directory to copy, found {'a file' if source.exists() else 'none'}")
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        # Every word that names the directory names the copy instead.
-        bench = Bench(Path(folder).resolve(), source, tuple(command), timeout)
-        try:
-            reference = refer(bench, compare, jobs, progress)
-        except Refused as refused:
-            verdict, error = refused.args
-            return Report(tuple(command), verdict, 0.0, 0, "", 0, 0, (), (), (), limits([]), error)
-        points, events, saves = reference.points, reference.ran.events, len(reference.saves)
-        tried = chosen(points, limit)
-        trials = Judge(bench, reference, restarts, may_lose).all(tried, jobs, progress)
-        return Report(
-            tuple(command),
-            "broken" if any(trial.judgement != RESUMED for trial in trials) else "holds",
-            reference.ran.seconds,
-            saves,
-            reference.saved_as,
-            len(points),
-            len(tried),
-            tuple(reference.compared),
-            causes_of(trials, points, events, saves),
-            tuple(trials),
-            limits(events, reference.notes, explained=reference.explained),
-        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

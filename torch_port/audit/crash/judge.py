@@ -5,26 +5,94 @@ middle of a write. So is what power loss may leave. Many crashes leave the same 
 started only once. Where the record does not tell all that was done, the script is run and kills itself for good.
 """
 
+import os
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
 
-from torch_port.audit.crash.bench import Bench
-from torch_port.audit.crash.directory import materialise, unlike
-from torch_port.audit.crash.disk import Disk, Event, State, digest
-from torch_port.audit.crash.points import CHANGES, published, shape, written
-from torch_port.audit.crash.reference import Reference
-from torch_port.audit.crash.report import LOST, NO_WAY_BACK, RESUMED, Trial
+from numpy_ref.proof.power_failure import DiskModel, State
+from torch_port.audit.crash.bench import Bench, Event, Refused, digest, materialise, unlike
+from torch_port.audit.crash.reference import CHANGES, Reference, chosen, published, refer, shape, written
+from torch_port.audit.crash.report import LOST, NO_WAY_BACK, RESUMED, Report, Trial, causes_of, limits
 
+JOBS = min(os.cpu_count() or 1, 4)
+"""Runs at once, where nothing else is said."""
 _STEP = re.compile(r"\b(?:global[_ ]?step|step|iteration|iter|epoch)\b\D{0,4}(\d+)", re.IGNORECASE)
 _END = "the end of the run"
+
+
+def crash(
+    command: Sequence[str],
+    *,
+    directory: str | os.PathLike[str] = ".",
+    limit: int = 24,
+    timeout: float = 300.0,
+    restarts: int = 3,
+    jobs: int = JOBS,
+    compare: Sequence[str] = (),
+    may_lose: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Crash a script at the file events of its saves, and judge whether it comes back.
+
+    Args:
+        command: the words that start it, as at a shell's prompt in `directory`.
+        directory: it is copied, and the script runs in copies; it must write below it.
+        limit: events that are tried: those of the first save and of the last, and an even spread over the others. 0:
+            all.
+        timeout: seconds for one run.
+        restarts: starts after a crash, before there is no way back; one that fails and changes nothing is the last.
+        jobs: runs at once.
+        compare: patterns of the files to compare at the end; default is all that the run wrote, except files that it
+            appends to and those that two uninterrupted runs write differently. One that is of no file is refused.
+        may_lose: finished saves that a crash may cost.
+        progress: told what is being done.
+
+    Returns:
+        The report. A script that fails without a crash, or writes nothing that can be compared, has the verdict
+        "failed"; one whose own checkpoint differs between two uninterrupted runs, "not deterministic".
+
+    Raises:
+        ValueError: there is no command, or no such directory.
+        OSError: the directory cannot be copied.
+    """
+    source = Path(directory).resolve()
+    if not command:
+        raise ValueError("crash: expected a command after --, found none; for example: crash -- python train.py")
+    if not source.is_dir():
+        raise ValueError(f"{directory}: expected a directory to copy, found {'a file' if source.exists() else 'none'}")
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder:
+        # Every word that names the directory names the copy instead.
+        bench = Bench(Path(folder).resolve(), source, tuple(command), timeout)
+        try:
+            reference = refer(bench, compare, jobs, progress)
+        except Refused as refused:
+            verdict, error = refused.args
+            return Report(tuple(command), verdict, 0.0, 0, "", 0, 0, (), (), (), limits([]), error)
+        points, events, saves = reference.points, reference.ran.events, len(reference.saves)
+        tried = chosen(points, limit)
+        trials = Judge(bench, reference, restarts, may_lose).all(tried, jobs, progress)
+        return Report(
+            tuple(command),
+            "broken" if any(trial.judgement != RESUMED for trial in trials) else "holds",
+            reference.ran.seconds,
+            saves,
+            reference.saved_as,
+            len(points),
+            len(tried),
+            tuple(reference.compared),
+            causes_of(trials, points, events, saves),
+            tuple(trials),
+            limits(events, reference.notes, explained=reference.explained),
+        )
 
 
 class Crash(NamedTuple):
@@ -113,7 +181,7 @@ class Judge:
         end = lambda: (self.bench.fresh(self.reference.end), "")  # noqa: E731
         yield Crash(len(points), _END, "started again after it", saves, sys.maxsize, key), end
 
-    def _kills(self, number: int, disk: Disk) -> Iterator[tuple[Crash, Leave]]:
+    def _kills(self, number: int, disk: DiskModel) -> Iterator[tuple[Crash, Leave]]:
         """Processes that are killed before an event, and in the middle of a write."""
         point = self.reference.points[number]
         events = self.reference.ran.events[point.start : point.end]
@@ -131,7 +199,7 @@ class Judge:
                 key, leave = digest(state), partial(self._made, state)
             yield Crash(number, point.named, how, point.saved, first.printed, key), leave
 
-    def _losses(self, number: int, disk: Disk, seen: set[tuple[int, str]]) -> Iterator[tuple[Crash, Leave]]:
+    def _losses(self, number: int, disk: DiskModel, seen: set[tuple[int, str]]) -> Iterator[tuple[Crash, Leave]]:
         """Power that fails after an event; the same states of the disk are told of once."""
         point = self.reference.points[number]
         printed = self.reference.ran.events[point.start].printed

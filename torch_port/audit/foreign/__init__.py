@@ -8,20 +8,17 @@ A path is made of the file's own keys, `model_state_dict/layer0.weight`. An opti
 file tells their names, its moments go by them: `optimizer_state_dict/exp_avg/layer0.weight`. Two files are aligned by
 part (the one model, the one optimizer) and by name; what is left, by name without `module.`, `_orig_mod.`, `model.`.
 
-    files          a file, told by its content: archive (torch.save), safetensors, own (ours, under torch's names)
+    files          a file, told by its content: of torch.save by archive, of safetensors, our own under torch's names
     refusal        the classes and functions that a file asks for, allowed by name or refused
-    walk           a tree -> leaves by path, with leaf (one value), recognition (its kind), naming (parameters)
+    leaves         a tree -> leaves by path, each of a kind of state
     contents       leaves -> the kinds of state, and what a resume would lack
-    comparison     two sides -> what differs, with alignment (which beside which), distance (how far apart)
-    errors, text   what these share
+    comparison     two sides -> what differs: which leaf is beside which, and how far apart
 """
 
-from torch_port.audit.foreign.comparison import Diff, diff, differences
+from torch_port.audit.foreign.comparison import Change, Diff, diff, differences
 from torch_port.audit.foreign.contents import Inspection, Kind, inspect, kinds, lacks
-from torch_port.audit.foreign.distance import Change
 from torch_port.audit.foreign.files import Foreign, read
-from torch_port.audit.foreign.leaf import Leaf
-from torch_port.audit.foreign.walk import leaves_of
+from torch_port.audit.foreign.leaves import Leaf, leaves_of
 
 __all__ = [
     "Change",

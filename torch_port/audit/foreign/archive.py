@@ -10,9 +10,10 @@ import torch
 
 from numpy_ref.checkpoint.container import HEADER_LIMIT, CheckpointError, CorruptCheckpoint, IncompatibleCheckpoint
 from torch_port import interop
-from torch_port.audit.foreign.errors import DAMAGED, Path, fail, first_line
 from torch_port.audit.foreign.refusal import refuse, refused
+from torch_port.interop.errors import Path, fail, first_line
 
+DAMAGED = "The file is damaged, or never was a checkpoint: use another copy or an older one."
 OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before 1.6
 LFS = b"version https://git-lfs"
 FORMS = {  # how files of other programs begin, what they are, and what reads them

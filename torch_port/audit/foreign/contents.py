@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from numpy_ref.console import aligned
 from numpy_ref.tree import printable
-from torch_port.audit.foreign.errors import Path
 from torch_port.audit.foreign.files import Foreign, read
-from torch_port.audit.foreign.leaf import Leaf
-from torch_port.audit.foreign.recognition import KINDS
-from torch_port.audit.foreign.text import aligned, plain
+from torch_port.audit.foreign.leaves import KINDS, Leaf
+from torch_port.interop.errors import Path
 
 LACKS = {
     "model": "no model: there are no weights to go on from",
@@ -68,7 +67,7 @@ class Inspection(NamedTuple):
         lines = [
             f"{file.path}: {file.origin}, {file.size:,} bytes, {count}",
             "",
-            *aligned(rows),
+            *columns(rows),
             "",
         ]
         return lines + (["A resume from this file would lack:"] if self.lacks else []) + [f"  {x}" for x in self.lacks]
@@ -176,3 +175,13 @@ def _short(leaf: Leaf) -> str:
     if leaf.form == "tensor" and leaf.shape == ():
         return f"{leaf.value.item()!r}"
     return str(leaf)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines; a cell of more than 60 characters moves its own line alone."""
+    return aligned(rows, [min(60, max(map(len, column))) for column in zip(*rows, strict=True)])
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON has."""
+    return value if value is None or type(value) in (bool, int, float, str) else printable(repr(value))

@@ -17,7 +17,7 @@ import torch
 
 from numpy_ref.checkpoint.container import IncompatibleCheckpoint
 from numpy_ref.tree import printable
-from torch_port.audit.foreign.errors import Path, fail
+from torch_port.interop.errors import Path, fail
 
 OF_A_SCRIPT = (
     "of the script that saved the file itself, so no other program can import it, and it cannot be allowed. Save a "

@@ -45,9 +45,15 @@ def _opening(observer: Observer) -> Callable[..., Any]:
     """`open` that sees what is written."""
 
     def opening(
-        file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None, newline: Any = None,
-        closefd: bool = True, opener: Any = None,
-    ) -> Any:  # fmt: skip
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: Any = None,
+        errors: Any = None,
+        newline: Any = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
         plain = (buffering, encoding, errors, newline, closefd, opener)
         known = isinstance(mode, str) and len(set(mode)) == len(mode) and set(mode) <= set("rwxab+t")
         if not known or not set(mode) & set("wxa+"):
@@ -175,12 +181,12 @@ def watch_calls(observer: Observer) -> None:
     def os_rmdir(path: Any, *, dir_fd: int | None = None) -> None:
         observer.event("rmdir", (at(path, dir_fd),), lambda: REAL["rmdir"](path, dir_fd=dir_fd))
 
-    seen: dict[str, Callable[..., Any]] = {
-        "open": os_open, "close": os_close, "dup": os_dup, "write": os_write, "pwrite": os_pwrite,
-        "fsync": os_fsync, "fdatasync": os_fsync, "sync": os_sync, "truncate": os_truncate, "ftruncate": os_truncate,
-        "rename": renaming(REAL["rename"]), "replace": renaming(REAL["replace"]), "link": os_link,
-        "symlink": os_symlink, "unlink": os_unlink, "remove": os_unlink, "mkdir": os_mkdir, "rmdir": os_rmdir,
-    }  # fmt: skip
+    seen: dict[str, Callable[..., Any]] = {"open": os_open, "close": os_close, "dup": os_dup}
+    seen |= {"write": os_write, "pwrite": os_pwrite, "truncate": os_truncate, "ftruncate": os_truncate}
+    seen |= {"fsync": os_fsync, "fdatasync": os_fsync, "sync": os_sync}
+    seen |= {"rename": renaming(REAL["rename"]), "replace": renaming(REAL["replace"])}
+    seen |= {"link": os_link, "symlink": os_symlink, "unlink": os_unlink, "remove": os_unlink}
+    seen |= {"mkdir": os_mkdir, "rmdir": os_rmdir}
     for name, function in seen.items():
         if name in REAL:
             setattr(os, name, function)
