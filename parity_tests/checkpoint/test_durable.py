@@ -824,6 +824,7 @@ def test_threads_that_write_one_name_leave_one_complete_file(tmp_path):
     assert_one_complete_file(path, range(3), turns)
 
 
+@pytest.mark.campaign
 def test_processes_that_write_one_name_leave_one_complete_file(tmp_path):
     path, turns = tmp_path / "a", 50
     script = (

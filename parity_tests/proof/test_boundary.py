@@ -452,45 +452,32 @@ def closed_form(state):
     return state._replace(rate=0.1 * 0.7 ** (state.tick // 3))
 
 
-def faulty_modules():
-    """Of a row: where its measurement finds a module, and that module with a fault."""
-    optim = import_module("torch_port.optim")
-    reference = {name: import_module(f"numpy_ref.{name}") for name in ("rng", "optim", "model", "precision")}
-    permuted = wrong(reference["rng"], draw_permutation=lambda order: order[::-1])
-    port = import_module("torch_port.rng")
-    return {
-        "stock rand": ("stock", "reference_rng", wrong(reference["rng"], draw_uniform=lambda u: u / 2)),
-        "stock randperm": ("stock", "reference_rng", permuted),
-        "stock randint": ("stock", "reference_rng", wrong(reference["rng"], draw_integers=lambda n: n + 1)),
-        "stock bernoulli": ("stock", "reference_rng", wrong(reference["rng"], draw_bernoulli=lambda kept: ~kept)),
-        "stock DataLoader": ("sides", "reference_rng", permuted),
-        "streams": ("runs", "rng", wrong(port, draw_integers=lambda n: n + 1)),
-        "stock StepLR": ("stock", "reference_optim", wrong(reference["optim"], schedule_step=closed_form)),
-        "stock GradScaler": (
-            "stock",
-            "precision",
-            wrong(reference["precision"], scaler_step=lambda state: state._replace(growth_tracker=1)),
-        ),
-        "gradients": (
-            "mathematics",
-            "reference_model",
-            wrong(reference["model"], backward=lambda grads: {name: g * 2 for name, g in grads.items()}),
-        ),
-        "exact steps": (
-            "mathematics",
-            "optim",
-            plain_port(optim, {"change": lambda m, root, s: m * s.real(0.1 + 0.01 * (m.dtype.itemsize == 4)) / root}),
-        ),
-    }
+PERMUTED = {"draw_permutation": lambda order: order[::-1]}
+CHANGE = {"change": lambda m, root, s: m * s.real(0.1 + 0.01 * (m.dtype.itemsize == 4)) / root}
+FAULTS = {  # of a row: where its measurement finds a module, and how the module's results are changed
+    "stock rand": ("stock", "reference_rng", {"draw_uniform": lambda u: u / 2}),
+    "stock randperm": ("stock", "reference_rng", PERMUTED),
+    "stock randint": ("stock", "reference_rng", {"draw_integers": lambda n: n + 1}),
+    "stock bernoulli": ("stock", "reference_rng", {"draw_bernoulli": lambda kept: ~kept}),
+    "stock DataLoader": ("sides", "reference_rng", PERMUTED),
+    "streams": ("runs", "rng", {"draw_integers": lambda n: n + 1}),
+    "stock StepLR": ("stock", "reference_optim", {"schedule_step": closed_form}),
+    "stock GradScaler": ("stock", "precision", {"scaler_step": lambda state: state._replace(growth_tracker=1)}),
+    "gradients": (
+        "mathematics",
+        "reference_model",
+        {"backward": lambda grads: {name: g * 2 for name, g in grads.items()}},
+    ),
+    "exact steps": ("mathematics", "optim", CHANGE),
+}
 
 
-OF_A_FAULT = ["rand", "randperm", "randint", "bernoulli", "DataLoader", "StepLR", "GradScaler"]
-
-
-@pytest.mark.parametrize("row", [*(f"stock {name}" for name in OF_A_FAULT), "streams", "gradients", "exact steps"])
+@pytest.mark.parametrize("row", FAULTS)
 def test_a_fault_breaks_the_measured_row(measures, monkeypatch, row):
-    place, name, mutant = faulty_modules()[row]
-    monkeypatch.setattr(import_module(f"{measures.__name__}.{place}"), name, mutant)
+    place, name, changes = FAULTS[row]
+    room = import_module(f"{measures.__name__}.{place}")
+    module = getattr(room, name)
+    monkeypatch.setattr(room, name, plain_port(module, changes) if changes is CHANGE else wrong(module, **changes))
     assert measures.measure(row_named(row)).holds is False
 
 

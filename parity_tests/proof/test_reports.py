@@ -173,18 +173,6 @@ def overwrite(path):
         file.write(b"\xff" * path.stat().st_size)
 
 
-@EACH
-def test_a_run_keeps_its_values_when_its_file_is_replaced_or_overwritten(tmp_path, impl):  # B17
-    path, other = saved(impl, tmp_path / "run"), saved(impl, tmp_path / "other", steps=3)
-    run = impl.resume_from_full_checkpoint(path, DATA)
-    before = digest(impl.snapshot(run))
-    overwrite(path)
-    assert digest(impl.snapshot(run)) == before
-    other.replace(path)
-    assert digest(impl.snapshot(run)) == before
-    assert compare(moments(impl, trained(impl))[-1].state, moments(impl, run)[-1].state).holds
-
-
 def test_a_general_checkpoint_is_no_view_of_its_file_as_a_mapped_one_is(tmp_path):  # B17
     model = small_model(64, 64)
     for name in ("ours.tar", "mapped.tar"):

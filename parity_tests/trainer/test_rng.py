@@ -113,6 +113,33 @@ def at_one_point(generator, twin):
     return same_state(stream_state(generator), torch_point(twin))
 
 
+@given(seeds, names, words_drawn, sizes)
+def test_uniform_float32_equals_torch_rand(seed, name, drawn, size):
+    assert uniform_law(draw_uniform, started(seed, name, drawn), size)
+
+
+@given(seeds, names, words_drawn, sizes)
+def test_uniform_float64_equals_torch_rand(seed, name, drawn, size):
+    assert wide_uniform_law(draw_uniform, started(seed, name, drawn), size)
+
+
+@given(seeds, names, words_drawn, sizes)
+def test_permutation_equals_torch_randperm(seed, name, drawn, size):
+    assert permutation_law(draw_permutation, started(seed, name, drawn), size)
+
+
+@given(seeds, names, words_drawn, sizes, highs)
+@example(0, "order", 1, 64, 2**28 - 1)
+@example(0, "order", 1, 64, 2**28)
+def test_integers_equal_torch_randint(seed, name, drawn, size, high):
+    assert integers_law(draw_integers, started(seed, name, drawn), size, high)
+
+
+@given(seeds, names, words_drawn, sizes, probabilities)
+def test_bernoulli_equals_torch_rand_below_p_and_torch_bernoulli(seed, name, drawn, size, p):
+    assert bernoulli_law(draw_bernoulli, started(seed, name, drawn), p, size)
+
+
 @given(seeds, words_drawn, st.lists(st.integers(0, 4), max_size=3))
 def test_shapes_are_filled_in_c_order_as_torch_does(seed, drawn, shape):
     generator = started(seed, "weights", drawn)
@@ -785,14 +812,3 @@ def test_nothing_here_touches_numpys_global_generator():
     draw_permutation(started(0, "order", 1), 50)
     draw_noise(0, 0, [1], 5)
     assert json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist) == before  # noqa: NPY002
-
-
-@given(seeds, names, words_drawn, sizes, highs, probabilities)
-@example(0, "order", 1, 64, 2**28 - 1, 0.5)
-@example(0, "order", 1, 64, 2**28, 0.5)
-def test_every_draw_is_torchs_at_any_place_of_a_stream(seed, name, drawn, size, high, p):
-    assert uniform_law(draw_uniform, started(seed, name, drawn), size)
-    assert wide_uniform_law(draw_uniform, started(seed, name, drawn), size)
-    assert permutation_law(draw_permutation, started(seed, name, drawn), size)
-    assert integers_law(draw_integers, started(seed, name, drawn), size, high)
-    assert bernoulli_law(draw_bernoulli, started(seed, name, drawn), p, size)
