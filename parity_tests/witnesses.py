@@ -1,15 +1,10 @@
-"""Two kinds of witness: float32 numbers whose every operation rounds once, and modules and packages with one fault."""
+"""Two kinds of witness: float32 numbers whose every operation rounds once, and modules with one fault."""
 
-import importlib
 import inspect
-import sys
 from fractions import Fraction
-from importlib.machinery import SourceFileLoader
-from importlib.util import spec_from_file_location
 from math import copysign
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -93,39 +88,3 @@ def with_fault(module: ModuleType, old: str, new: str) -> Any:
     mutant = ModuleType(f"{module.__name__}_with_a_fault")
     exec(compile(source.replace(old, new), f"{module.__name__} with {new!r}", "exec"), mutant.__dict__)
     return mutant
-
-
-def package_with_fault(package: ModuleType, old: str, new: str) -> Any:
-    """A copy of a package with `new` written in place of `old`, which its modules must hold exactly once in all."""
-    root = package.__name__
-    sources = {n: inspect.getsource(m) for n, m in sys.modules.items() if n == root or n.startswith(f"{root}.")}
-    holders = [name for name, source in sources.items() for _ in range(source.count(old))]
-    if len(holders) != 1:
-        raise ValueError(f"{root}: expected {old!r} once, found it {len(holders)} times. Rewrite the mutant.")
-    code = compile(sources[holders[0]].replace(old, new), f"{holders[0]} with {new!r}", "exec")
-    kept = {name: sys.modules.pop(name) for name in sources}
-    with_fault = kept[holders[0]]
-
-    class Loader(SourceFileLoader):
-        def get_code(self, fullname):
-            return code
-
-    class Finder:
-        """Before the others, for pytest loads the modules of a package with a plugin by itself."""
-
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name != holders[0]:
-                return None
-            file, inner = with_fault.__file__, getattr(with_fault, "__path__", None)
-            return spec_from_file_location(name, loader=Loader(name, file), submodule_search_locations=inner)
-
-    try:
-        with mock.patch.object(sys, "meta_path", [Finder, *sys.meta_path]):
-            return importlib.import_module(root)
-    finally:
-        for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
-            del sys.modules[name]
-        sys.modules.update(kept)
-        parent, _, child = root.rpartition(".")
-        setattr(sys.modules[parent], child, package)

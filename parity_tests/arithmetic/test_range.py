@@ -1,9 +1,13 @@
 """What formats of 16 bits hold: casts by integers, the masks of what they lose, and the number line of gradients."""
 
+import dataclasses
 import json
+import math
 from fractions import Fraction
 from itertools import pairwise
 from math import copysign, inf, isfinite, nan
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -35,7 +39,6 @@ from numpy_ref.optim import init_sgd, unscale_gradients
 from numpy_ref.tree import copy_tree
 from parity_tests.oracles import FORMATS, STORED_IN, nearest, same_bytes
 from parity_tests.strategies import KINDS, numbers, small_data
-from parity_tests.witnesses import with_fault
 
 DTYPES = (np.float16, np.float32, np.float64)
 SIZES = (0, 1, 7, 64, 1003)
@@ -98,9 +101,9 @@ BOUNDARIES = {
 }
 
 
-def is_right(name, impl=number_line):
+def is_right(name, cast=cast_to_dtype):
     kind, dtype, x, expected = BOUNDARIES[name]
-    return same_bytes(impl.cast_to_dtype(np.array([x], dtype), kind), np.array([expected], STORED_IN[kind]))
+    return same_bytes(cast(np.array([x], dtype), kind), np.array([expected], STORED_IN[kind]))
 
 
 @pytest.mark.parametrize("name", BOUNDARIES)
@@ -111,54 +114,73 @@ def test_a_boundary_is_where_the_format_has_it(name):
         assert nearest(Fraction(float(BOUNDARIES[name][1](x))), kind) == expected
 
 
-TIE = "- 1 + (significand >> drop & 1)) >> drop"
+RIGHT = SimpleNamespace(**vars(number_line))  # what wrong functions call while they stand in the module
+
+
+def in_formats(function=cast_to_dtype, **by):
+    """The function with fields of every format changed by so much."""
+    formats = {
+        kind: form._replace(**{field: getattr(form, field) + n for field, n in by.items()})
+        for kind, form in number_line.FORMATS.items()
+    }
+
+    def changed(*args):
+        with mock.patch.dict(number_line.FORMATS, formats):
+            return function(*args)
+
+    return changed
+
+
+def ties_towards(end):
+    """A cast that moves every number, and so the ties, a little towards an end before it rounds."""
+    return lambda x, kind: cast_to_dtype(np.nextafter(x.astype(np.float64), end(x)), kind)
+
+
+ties_away, ties_down = ties_towards(lambda x: np.copysign(inf, x)), ties_towards(np.zeros_like)
+ties_up = ties_towards(lambda x: inf)
+
+
+def ties_to_odd(x, kind):
+    away = ties_away(x, kind)
+    return np.where(away == cast_to_dtype(x, kind), ties_down(x, kind), away)
+
+
+def then(change):
+    """A cast whose results are changed afterwards."""
+    return lambda x, kind: change(cast_to_dtype(x, kind)).astype(STORED_IN[kind])
+
+
 FAULTS = {
-    "ties away from zero": (TIE, ") >> drop", "float16: a tie beside 1 goes down to even"),
-    "ties towards zero": (TIE, "- 1) >> drop", "float16: a tie beside 1 goes up to even"),
-    "ties up": (TIE, "- (wide < 0)) >> drop", "float16: a negative tie goes down to even"),
-    "ties up, to infinity below": (TIE, "- (wide < 0)) >> drop", "float16: the negative tie at the end"),
-    "ties to odd": (TIE, "- 1 + (~significand >> drop & 1)) >> drop", "bfloat16: half of the smallest is a tie, to 0"),
-    "truncation": ("(np.int64(1) << drop >> 1) " + TIE, "0) >> drop", "float16: above half of the smallest"),
-    "one bit too many dropped": ("53 - form", "54 - form", "float16: above a tie beside 1"),
-    "one bit too few dropped": ("53 - form", "52 - form", "bfloat16: a tie beside 1 goes down to even"),
-    "overflow from half of it on": ("form.largest, np", "form.largest / 2, np", "float16: half of the largest binade"),
-    "overflow kept finite": ("form.largest, np.inf, size", "form.largest, 65504, size", "float16: the tie at the end"),
-    "sign lost": ("np.copysign(size, wide)", "size", "float32: -1.0 of float16"),
-    "sign of zero lost": ("np.copysign(size, wide)", "np.where(wide < 0, -size, size)", "bfloat16: -0.0 of float32"),
-    "subnormals from twice the smallest": (
-        "form.smallest - exponent",
-        "form.smallest + 1 - exponent",
-        "float16: above half of the smallest",
-    ),
-    "subnormals from half of the smallest": (
-        "form.smallest - exponent",
-        "form.smallest - 1 - exponent",
-        "bfloat16: half of the smallest is a tie, to 0",
-    ),
-    "no subnormals": ("form.smallest - exponent", "0", "bfloat16: a tie between subnormals goes up to even"),
+    "ties away from zero": (ties_away, "float16: a tie beside 1 goes down to even"),
+    "ties towards zero": (ties_down, "float16: a tie beside 1 goes up to even"),
+    "ties up": (ties_up, "float16: a negative tie goes down to even"),
+    "ties up, to infinity below": (ties_up, "float16: the negative tie at the end"),
+    "ties to odd": (ties_to_odd, "bfloat16: half of the smallest is a tie, to 0"),
+    "one bit too many dropped": (in_formats(precision=-1), "float16: above a tie beside 1"),
+    "one bit too few dropped": (in_formats(precision=1), "bfloat16: a tie beside 1 goes down to even"),
+    "overflow from half of it on": (in_formats(largest=-1), "float16: half of the largest binade"),
+    "overflow kept finite": (then(lambda y: np.clip(y, -65504, 65504)), "float16: the tie at the end"),
+    "sign lost": (then(np.abs), "float32: -1.0 of float16"),
+    "sign of zero lost": (then(lambda y: y + 0), "bfloat16: -0.0 of float32"),
+    "subnormals from twice the smallest": (in_formats(smallest=1), "float16: above half of the smallest"),
+    "subnormals from half of the smallest": (in_formats(smallest=-1), "bfloat16: half of the smallest is a tie, to 0"),
+    "no subnormals": (in_formats(smallest=-2000), "bfloat16: a tie between subnormals goes up to even"),
     "subnormals flushed": (
-        "size = np.where(",
-        "size = np.where(size < 2.0 ** (form.smallest + form.precision - 1), 0, size)\n    size = np.where(",
+        then(lambda y: np.where(np.abs(y) < 2.0**-14, 0, y)),
         "float16: a subnormal that it holds",
     ),
-    "shift cut too soon": ("0, 54)", "0, 50)", "bfloat16: above half of the smallest"),
-    "NaN made a number": (
-        "np.where(np.isfinite(wide), np.copysign(size, wide), wide)",
-        "np.copysign(size, wide)",
-        "float16: nan of float32",
-    ),
+    "NaN made a number": (then(np.nan_to_num), "float16: nan of float32"),
     "through float32": (
-        "wide = x.astype(np.float64)",
-        "wide = x.astype(np.float32).astype(np.float64)",
+        lambda x, kind: cast_to_dtype(x.astype(np.float32), kind),
         "float16: one rounding of a float64",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_cast_moves_the_boundary_that_is_named(fault):
-    old, new, name = FAULTS[fault]
-    assert not is_right(name, with_fault(number_line, old, new))
+    cast, name = FAULTS[fault]
+    assert not is_right(name, cast)
 
 
 # Laws of the cast
@@ -265,10 +287,10 @@ def test_the_masks_are_where_the_size_lies_beyond_the_format(case):
     assert overflow.tolist() == expected
 
 
-def masks(impl=number_line):
+def masks(underflow=detect_underflow, overflow=detect_overflow):
     original = np.array([1e-8, -1e-8, 0, -0.0, 0.5, 7e4, -7e4, np.inf, np.nan], np.float32)
     casted = cast_to_dtype(original, "float16")
-    found = impl.detect_underflow(original, casted), impl.detect_overflow(casted)
+    found = underflow(original, casted), overflow(casted)
     return ["".join(str(int(x)) for x in mask) for mask in found]
 
 
@@ -277,19 +299,22 @@ def test_the_masks_of_every_sort_of_number():
 
 
 MASK_FAULTS = {
-    "zeros taken for underflow": ("(original != 0) & (casted == 0)", "casted == 0", ["111100000", "000001110"]),
-    "negative underflow missed": ("(original != 0)", "(original > 0)", ["100000000", "000001110"]),
-    "small numbers taken for underflow": ("(casted == 0)", "(np.abs(casted) < 1)", ["110010000", "000001110"]),
-    "NaN taken for overflow": ("np.isinf(casted)", "~np.isfinite(casted)", ["110000000", "000001111"]),
-    "negative overflow missed": ("np.isinf(casted)", "casted == np.inf", ["110000000", "000001010"]),
-    "the largest taken for overflow": ("np.isinf(casted)", "np.abs(casted) >= 0.5", ["110000000", "000011110"]),
+    "zeros taken for underflow": ({"underflow": lambda x, y: y == 0}, ["111100000", "000001110"]),
+    "negative underflow missed": ({"underflow": lambda x, y: (x > 0) & (y == 0)}, ["100000000", "000001110"]),
+    "small numbers taken for underflow": (
+        {"underflow": lambda x, y: (x != 0) & (np.abs(y) < 1)},
+        ["110010000", "000001110"],
+    ),
+    "NaN taken for overflow": ({"overflow": lambda y: ~np.isfinite(y)}, ["110000000", "000001111"]),
+    "negative overflow missed": ({"overflow": lambda y: y == inf}, ["110000000", "000001010"]),
+    "the largest taken for overflow": ({"overflow": lambda y: np.abs(y) >= 0.5}, ["110000000", "000011110"]),
 }
 
 
 @pytest.mark.parametrize("fault", MASK_FAULTS)
 def test_a_fault_in_a_mask_shows(fault):
-    old, new, found = MASK_FAULTS[fault]
-    assert masks(with_fault(number_line, old, new)) == found != masks()
+    wrong, found = MASK_FAULTS[fault]
+    assert masks(**wrong) == found != masks()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (3, 4)])
@@ -391,14 +416,15 @@ def test_the_gradients_are_those_that_the_runs_own_steps_take():
     assert len({gradient.tobytes() for gradient in found}) == 7
 
 
-def test_momentum_or_decay_would_be_told_from_the_gradients():
+@pytest.mark.parametrize("setting", ["beta1", "weight_decay"])
+def test_momentum_or_decay_would_be_told_from_the_gradients(setting, monkeypatch):
     config, data = RunConfig(hidden=(5,), batch_size=4, weight_decay=0.5), small_data(samples=12)
     right = [g.tobytes() for g in gradients_of(config, data, 2)]
     plain = [g.tobytes() for g in gradients_of(RunConfig(hidden=(5,), batch_size=4), data, 2)]
     assert right == plain
-    for old, new in (("beta1=0.0, ", ""), (", weight_decay=0.0", "")):
-        mutant = with_fault(number_line, old, new)
-        assert [g.tobytes() for g in mutant.gradients_of(config, data, 2)] != right
+    kept = {setting: getattr(config, setting)}
+    monkeypatch.setattr(number_line, "init_run", lambda c, d: numpy_ref.init_run(dataclasses.replace(c, **kept), d))
+    assert [g.tobytes() for g in gradients_of(config, data, 2)] != right
 
 
 def test_the_command_is_deterministic_and_plain_values_go_out():
@@ -488,25 +514,32 @@ def test_the_best_scale_is_the_largest_power_of_two_without_overflow(top, negati
     assert finite == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (" - int(overflow[0])", ""),  # a product that rounds to 2**16
-        ("np.abs(g).max(initial=0)", "g.max(initial=0)"),
-        ("np.frexp(g * scale)[1] - 1", "np.frexp(g * scale)[1]"),
-        ("np.frexp(g * scale)", "np.frexp(g)"),
-        ("scaled = g * scale", "scaled = g"),
-        ("small & ~lost", "small"),
-        ("< limits(name).smallest_normal", "<= limits(name).smallest_normal"),
-        ("detect_underflow(scaled, casted)", "detect_underflow(g, g)"),
-        ("g[g != 0].astype(np.float64)", "g[g > 0].astype(np.float64)"),
-        ("_histogram(nonzero, scale)", "_histogram(nonzero, 1.0)"),
-        ("- count,", ","),
-    ],
-)
-def test_a_fault_in_the_counts_shows(old, new):
+# Each fault: a function of the module, and a wrong one.
+COUNT_FAULTS = {
+    "a product that rounds to 2**16": ("_best_scale", lambda top: math.ldexp(1, 16 - math.frexp(top)[1])),
+    "the largest of the positive numbers": ("_best_scale", lambda top: RIGHT._best_scale(40000.0)),
+    "exponents one too high": ("_histogram", lambda *args: {e + 1: n for e, n in RIGHT._histogram(*args).items()}),
+    "counts not scaled": ("_histogram", lambda nonzero, scale: RIGHT._histogram(nonzero, 1.0)),
+    "casts not scaled": ("_shares", lambda x, name, scale: RIGHT._shares(x, name, 1.0)._replace(scale=scale)),
+    "nothing lost": ("detect_underflow", lambda original, casted: np.zeros(original.shape, bool)),
+    "the smallest normal taken for subnormal": (
+        "limits",
+        lambda name: limits(name)._replace(smallest_normal=limits(name).smallest_normal * (1 + limits(name).epsilon)),
+    ),
+    "negative numbers taken for zero": (
+        "range_of",
+        lambda gradients, scale: range_of([np.maximum(g, 0) for g in gradients], scale),
+    ),
+    "all taken for zeros": ("range_of", lambda *args: range_of(*args)._replace(zeros=13)),
+}
+
+
+@pytest.mark.parametrize("fault", COUNT_FAULTS)
+def test_a_fault_in_the_counts_shows(fault, monkeypatch):
     gradients = [*SMALL, np.array([-65530, 2.0**-14], np.float32)]
-    assert with_fault(number_line, old, new).range_of(gradients, 2.0)._asdict() != range_of(gradients, 2.0)._asdict()
+    right = range_of(gradients, 2.0)
+    monkeypatch.setattr(number_line, *COUNT_FAULTS[fault])
+    assert number_line.range_of(gradients, 2.0)._replace(formats=right.formats) != right
 
 
 # The number line: lines
@@ -585,18 +618,29 @@ def test_gradients_that_are_all_zero_are_drawn_too():
     assert not any(n for row in rows for n in row[2:])
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("range(kept, normal, 2)", "range(kept + 1, normal, 2)"),
-        ("kept, normal = smallest - 1,", "kept, normal = smallest,"),
-        ("math.ceil(n * BAR", "int(n * BAR"),
-        ("start <= e < end", "start < e < end"),
-        ("reversed(list(zip(groups, *heights, strict=True)))", "zip(groups, *heights, strict=True)"),
-        ("100 * share", "share"),
-        ("2 ** (precision + 1) - 1", "2**precision - 1"),
-    ],
-)
-def test_a_fault_in_the_drawing_shows(old, new):
-    gradients = [*SMALL, np.full(100, 3, np.float32)]
-    assert with_fault(number_line, old, new).lines(range_of(gradients, 2.0)) != lines(range_of(gradients, 2.0))
+DRAWING_FAULTS = {
+    "lines that start one binade too high": (
+        "_groups",
+        lambda exponents: [(start + 1, end + 1, region) for start, end, region in RIGHT._groups(exponents)],
+    ),
+    "limits of subnormals one binade too high": ("_groups", in_formats(RIGHT._groups, smallest=1)),
+    "bars rounded down": ("math", SimpleNamespace(**vars(math) | {"ceil": int})),
+    "the first binade of a line left out": (
+        "_number_line",
+        lambda r: RIGHT._number_line(r._replace(counts={e: n for e, n in r.counts.items() if e % 2})),
+    ),
+    "from the smallest up": ("_number_line", lambda r: RIGHT._number_line(r)[::-1]),
+    "shares for percent": (
+        "lines",
+        lambda r: lines(r._replace(shares=[s._replace(lost=s.lost / 100) for s in r.shares])),
+    ),
+    "float16 with one bit fewer": ("lines", in_formats(lines, precision=-1)),
+}
+
+
+@pytest.mark.parametrize("fault", DRAWING_FAULTS)
+def test_a_fault_in_the_drawing_shows(fault, monkeypatch):
+    found = range_of([*SMALL, np.full(100, 3, np.float32)], 2.0)
+    right = lines(found)
+    monkeypatch.setattr(number_line, *DRAWING_FAULTS[fault])
+    assert number_line.lines(found) != right
