@@ -80,7 +80,7 @@ class RunState(NamedTuple):
         best: the best weights so far, by the loss on the held-out samples.
 
     Resume:
-        Each leaf is needed; `parity_tests/mutants.py` holds, for each, a resume that loses it and is caught.
+        Each leaf is needed; `parity_tests/proof/mutants.py` holds, for each, a resume that loses it and is caught.
     """
 
     step: int

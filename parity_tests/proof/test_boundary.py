@@ -35,7 +35,7 @@ from numpy_ref.proof.boundary import (
 from numpy_ref.proof.equivalence import Tolerance
 from numpy_ref.train import init_run
 from parity_tests.commands import ROOT, SOURCES
-from parity_tests.mutants import losing, resuming
+from parity_tests.proof.mutants import losing, resuming
 from parity_tests.strategies import small_data
 from parity_tests.trainer.updates import plain_port
 

@@ -16,7 +16,7 @@ from numpy_ref.proof import laws
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.train import RunState
 from parity_tests.implementations import EACH, IMPLEMENTATIONS
-from parity_tests.mutants import FAULTS, SAMPLES, leaves_of, losing, resuming
+from parity_tests.proof.mutants import FAULTS, SAMPLES, leaves_of, losing, resuming
 from parity_tests.strategies import run_configs, small_data
 
 # Two epochs are 10 steps: 19 samples in batches of 4, the last one partial, with decays at 3, 6 and 9.

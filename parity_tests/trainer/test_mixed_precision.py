@@ -26,7 +26,7 @@ from numpy_ref.proof.boundary import row_named
 from numpy_ref.proof.equivalence import compare
 from numpy_ref.tree import copy_tree
 from parity_tests.implementations import EACH, IMPLEMENTATIONS, NO_TORCH
-from parity_tests.mutants import losing, resuming
+from parity_tests.proof.mutants import losing, resuming
 from parity_tests.strategies import run_configs, small_data
 
 DATA = small_data(1, samples=23)

@@ -1,7 +1,7 @@
 """Wrong resumes, each with one fault that people really make. Every one must be told from a whole resume.
 
 A mutant is an implementation whose `resume_from_full_checkpoint` reads the file rightly and then does one thing to the
-state: `LOSSES` puts back what a fresh run has at one leaf, `FAULTS` are the subtler mistakes.
+state: `losing` puts back the value of a fresh run at one leaf, `FAULTS` are the subtler mistakes.
 """
 
 from collections.abc import Callable
