@@ -216,7 +216,7 @@ ROWS = (
         "uniform, permutation, integers, Bernoulli",
         "bitwise",
         "one engine, and the same words made into numbers in the same way",
-        "parity_tests/trainer/test_rng.py::test_every_draw_is_torchs_at_any_place_of_a_stream",
+        "parity_tests/trainer/test_rng.py::test_every_draw_is_torchs_from_a_seed_of_torch",
     ),
     # Machines
     Row(
@@ -393,7 +393,7 @@ ROWS = (
         "scale is not yet rounded to float32",
         "bitwise",
         "the same few float32 operations, each rounded once",
-        "parity_tests/trainer/test_precision.py::test_every_step_has_the_bits_of_torchs_scaler",
+        "parity_tests/trainer/test_scaler.py::test_every_step_has_the_bits_of_torchs_scaler",
     ),
     Row(
         "stock Linear",

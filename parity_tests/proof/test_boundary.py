@@ -462,7 +462,7 @@ FAULTS = {  # of a row: where its measurement finds a module, and how the module
     "stock DataLoader": ("sides", "reference_rng", PERMUTED),
     "streams": ("runs", "rng", {"draw_integers": lambda n: n + 1}),
     "stock StepLR": ("stock", "reference_optim", {"schedule_step": closed_form}),
-    "stock GradScaler": ("stock", "precision", {"scaler_step": lambda state: state._replace(growth_tracker=1)}),
+    "stock GradScaler": ("stock", "reference_optim", {"scaler_step": lambda state: state._replace(growth_tracker=1)}),
     "gradients": (
         "mathematics",
         "reference_model",

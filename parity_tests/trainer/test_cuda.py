@@ -121,9 +121,11 @@ class OnDevice:
         self.device = device
 
     def __getattr__(self, name: str) -> Any:
+        function = getattr(arithmetic, name)
+
         def on_device(*arguments: Any, **settings: Any) -> np.ndarray:
             given = [torch.tensor(x, device=self.device) if isinstance(x, np.ndarray) else x for x in arguments]
-            return as_array(getattr(arithmetic, name)(*given, **settings), self.device)
+            return as_array(function(*given, **settings), self.device)
 
         return on_device
 
