@@ -1,6 +1,7 @@
 """The loop: any split of the steps is the same run, the run handed in is left alone, every sample once an epoch."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,19 @@ from numpy_ref.arithmetic.operations import arithmetic_named
 from numpy_ref.config import RunConfig
 from numpy_ref.data import init_dataset, load_data
 from numpy_ref.proof.equivalence import compare, digest, same_bits
-from numpy_ref.rng import draw_noise, generator_from, init_stream
+from numpy_ref.rng import draw_noise, generator_from, init_stream, stream_state
 from numpy_ref.tree import flatten
 from parity_tests.oracles import same_bytes
 from parity_tests.strategies import run_configs, small_data
-from parity_tests.witnesses import with_fault
 
 CONFIG = RunConfig(hidden=(5,), dropout=0.3, batch_size=4, accumulation=2, evaluate_every=3, seed=7, noise=0.125)
 NORMALISED = replace(CONFIG, batch_norm=True, batch_size=5)
 
 
-def advanced(config, data, steps, *, impl=train):
+def advanced(config, data, steps):
     """The run after `steps` updates, and their records."""
     records = []
-    run = impl.train_n_steps(impl.init_run(config, data), data, steps, on_step=records.append)
+    run = train.train_n_steps(train.init_run(config, data), data, steps, on_step=records.append)
     return run, records
 
 
@@ -61,27 +61,41 @@ def test_n_steps_equal_any_split_of_them(pair, parts):
     assert run.state.step == sum(parts)
 
 
-SPLIT_FAULTS = {
-    "the order drawn once a call": ("if epoch is None or state.data.consumed == 0:", "if epoch is None:"),
-    "the dropout stream started over at each call": (
-        "config, state = run.config, copy_tree(run.state)",
-        "config, state = run.config, copy_tree(run.state)._replace("
-        "rng=RngState(run.state.rng.order, init_stream(run.config.seed, 'dropout')))",
-    ),
-    "evaluation counted from the call": (
-        "if state.step % config.evaluate_every == 0:",
-        "if (state.step - run.state.step) % config.evaluate_every == 0:",
-    ),
-}
+def order_drawn_once_a_call(run, data, n):
+    drawn = train.data_module.epoch_order(run.state.rng.order, len(data.labels))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.data_module, "epoch_order", lambda *given: drawn)
+        return train.train_n_steps(run, data, n)
 
 
-@pytest.mark.parametrize(("old", "new"), SPLIT_FAULTS.values(), ids=SPLIT_FAULTS)
-def test_state_kept_outside_the_run_breaks_a_split(old, new):
-    mutant = with_fault(train, old, new)
+def dropout_started_over_at_each_call(run, data, n):
+    rng = run.state.rng._replace(dropout=init_stream(run.config.seed, "dropout"))
+    return train.train_n_steps(run._replace(state=run.state._replace(rng=rng)), data, n)
+
+
+def evaluation_counted_from_the_call(run, data, n):
+    return evaluation_moved(run, data, n, by=-run.step)
+
+
+def evaluation_moved(run, data, n, *, by):
+    """A run whose evaluations count `by` steps more than are completed, all else as it should be."""
+    moved = run._replace(state=run.state._replace(step=run.step + by))
+    state = train.train_n_steps(moved, data, n).state
+    best = state.best
+    if best.loss < run.state.best.loss:
+        best = best._replace(step=best.step - by)
+    return run._replace(state=state._replace(step=run.step + n, best=best))
+
+
+@pytest.mark.parametrize(
+    "train_n_steps",
+    [order_drawn_once_a_call, dropout_started_over_at_each_call, evaluation_counted_from_the_call],
+)
+def test_state_kept_outside_the_run_breaks_a_split(train_n_steps):
     data = small_data()
-    config = replace(CONFIG, evaluate_every=5)
-    whole, _ = advanced(config, data, 8, impl=mutant)
-    parts = mutant.train_n_steps(advanced(config, data, 4, impl=mutant)[0], data, 4)  # split inside the second epoch
+    run = train.init_run(replace(CONFIG, evaluate_every=5), data)
+    whole = train_n_steps(run, data, 8)
+    parts = train_n_steps(train_n_steps(run, data, 4), data, 4)  # split inside the second epoch
     assert digest(whole.state) != digest(parts.state)
 
 
@@ -125,11 +139,11 @@ def test_every_leaf_keeps_its_type_shape_and_place(pair, steps):
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_a_loop_that_copies_nothing_shares_memory(steps):
+def test_a_loop_that_copies_nothing_shares_memory(monkeypatch, steps):
     data = small_data()
     run, _ = advanced(CONFIG, data, 1)
-    mutant = with_fault(train, "run.config, copy_tree(run.state)", "run.config, run.state")
-    assert shared(run.state, mutant.train_n_steps(run, data, steps).state) != []
+    monkeypatch.setattr(train, "copy_tree", lambda tree: tree)
+    assert shared(run.state, train.train_n_steps(run, data, steps).state) != []
 
 
 def test_restore_and_snapshot_are_inverse_and_copy():
@@ -189,7 +203,7 @@ def test_a_window_of_accumulated_batches_sees_the_samples_of_one_large_batch(pai
     assert [r.rate for r in ours] == [r.rate for r in theirs]
 
 
-def exact_step(batch_size, accumulation, *, impl=train):
+def exact_step(batch_size, accumulation):
     """One step of gradient descent whose every sum is exact: weights of zero make each p 1/2, inputs are whole."""
     rng = np.random.default_rng(0)
     data = init_dataset(rng.integers(-3, 4, (10, 3)), np.arange(10) % 2)  # 8 samples to train on
@@ -197,11 +211,11 @@ def exact_step(batch_size, accumulation, *, impl=train):
         hidden=(), dropout=0.0, batch_size=batch_size, accumulation=accumulation, optimizer="sgd", momentum=0.0,
         learning_rate=0.5, evaluate_every=100,
     )  # fmt: skip
-    run = impl.init_run(config, data)
+    run = train.init_run(config, data)
     zeros = {name: np.zeros_like(w) for name, w in run.state.model.items()}
-    run = impl.restore(config, run.state._replace(model=zeros), run_id=run.run_id, fingerprint=run.fingerprint)
+    run = train.restore(config, run.state._replace(model=zeros), run_id=run.run_id, fingerprint=run.fingerprint)
     records = []
-    run = impl.train_n_steps(run, data, 1, on_step=records.append)
+    run = train.train_n_steps(run, data, 1, on_step=records.append)
     return run.state.model, records[0]
 
 
@@ -214,20 +228,31 @@ def test_accumulated_gradients_are_those_of_the_whole_window(batch_size, accumul
     assert any(w.any() for w in whole.values())
 
 
+def loss_of_a_mean_over(count):
+    cross_entropy = network.cross_entropy
+    return lambda logits, labels, ops, **_: cross_entropy(logits, labels, ops, count=count(labels))
+
+
+def gradients_where(taken):
+    """Those of some micro-batches, by their number of samples, and zeros in place of the others'."""
+    backward = network.backward
+    return lambda *given: {name: g * taken(len(given[2])) for name, g in backward(*given).items()}
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("function", "wrong"),
     [
-        ("count=len(window))", "count=len(samples))"),
-        ("count=len(window))", "count=config.batch_size * config.accumulation)"),
-        ("{name: grads[name] + new[name] for name in grads} if grads else new", "new"),
-        (
-            "range(0, len(window), config.batch_size)",
-            "range(0, len(window) - config.batch_size + 1, config.batch_size)",
-        ),
+        ("cross_entropy", loss_of_a_mean_over(len)),
+        ("cross_entropy", loss_of_a_mean_over(lambda labels: 9)),
+        ("backward", gradients_where(lambda samples: samples < 3)),
+        ("backward", gradients_where(lambda samples: samples == 3)),
     ],
+    ids=["of the micro-batch", "of a full window", "of the last micro-batch alone", "of full micro-batches alone"],
 )
-def test_a_fault_in_the_accumulation_is_seen(old, new):
-    assert digest(exact_step(3, 3, impl=with_fault(train, old, new))[0]) != digest(exact_step(8, 1)[0])
+def test_a_fault_in_the_accumulation_is_seen(monkeypatch, function, wrong):
+    whole, _ = exact_step(8, 1)
+    monkeypatch.setattr(network, function, wrong)
+    assert digest(exact_step(3, 3)[0]) != digest(whole)  # of 8 samples
 
 
 @given(run_configs(dropout=0.0, batch_norm=False, accumulation=1))
@@ -277,18 +302,42 @@ def test_evaluating_more_or_less_often_changes_no_leaf_but_the_best(pair, steps,
     assert digest({str(r.step): r for r in ours[1]}) == digest({str(r.step): r for r in theirs[1]})
 
 
-def test_an_evaluation_that_draws_or_updates_would_be_seen():
-    data = small_data()
-    mutant = with_fault(
-        train,
-        "loss = _evaluate(state.model, data, ops).loss\n",
-        "loss = _evaluate(state.model, data, ops).loss\n"
-        "            moved = generator_from(state.rng.dropout)\n"
-        "            moved.bit_generator.random_raw()\n"
-        "            state = state._replace(rng=RngState(state.rng.order, stream_state(moved)))\n",
-    )
-    found = [advanced(replace(CONFIG, evaluate_every=k), data, 4, impl=mutant)[0].state for k in (1, 1000)]
-    assert digest(found[0]._replace(best=0)) != digest(found[1]._replace(best=0))
+def evaluation_that_updates(patch):
+    evaluate = train._evaluate
+
+    def updating(model, data, ops):
+        model["layer0.bias"] += 1
+        return evaluate(model, data, ops)
+
+    patch.setattr(train, "_evaluate", updating)
+
+
+def evaluation_that_draws(patch):
+    evaluate, generator_of, drawn = train._evaluate, train.generator_from, []
+
+    def drawing(*given):
+        drawn.append(1)
+        return evaluate(*given)
+
+    def moved(stream):
+        generator = generator_of(stream)
+        if drawn:
+            generator.bit_generator.random_raw(drawn.pop())
+        return generator
+
+    patch.setattr(train, "_evaluate", drawing)
+    patch.setattr(train, "generator_from", moved)
+
+
+@pytest.mark.parametrize("fault", [evaluation_that_updates, evaluation_that_draws])
+def test_an_evaluation_that_draws_or_updates_would_be_seen(monkeypatch, fault):
+    data, found = small_data(), []
+    for evaluate_every in (1, 1000):
+        with monkeypatch.context() as patch:
+            fault(patch)
+            state = advanced(replace(CONFIG, evaluate_every=evaluate_every), data, 4)[0].state
+        found.append(digest(state._replace(best=0)))
+    assert found[0] != found[1]
 
 
 def best_recomputed(config, data, steps):
@@ -314,31 +363,73 @@ def test_the_best_is_a_copy_of_the_first_minimum_over_the_evaluations(pair, step
     assert (run.state.best.step == 0) == (steps < config.evaluate_every)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("if loss < state.best.loss:", "if True:"),
-        ("if loss < state.best.loss:", "if loss > state.best.loss or state.best.step == 0:"),
-        ("ops, training=False)", "ops, training=True)"),
-        ("best=Best(loss, state.step, copy_tree(state.model))", "best=Best(loss, state.step, state.best.model)"),
-        ("state.step % config.evaluate_every == 0", "(state.step + 1) % config.evaluate_every == 0"),
-    ],
-)
-def test_another_best_is_told_apart(old, new):
+def losses_compared(less):
+    """A fault in which loss is less than which."""
+    evaluate = train._evaluate
+
+    class Loss(float):
+        __hash__ = float.__hash__
+
+        def __lt__(self, other):
+            return less(float(self), float(other))
+
+    def evaluation(*given):
+        found = evaluate(*given)
+        return found._replace(loss=Loss(found.loss))
+
+    return train, "_evaluate", evaluation
+
+
+def evaluation_in_training():
+    forward = network.forward
+    return network, "forward", lambda *given, **options: forward(*given, **options | {"training": True})
+
+
+def first_model_kept():
+    real, models = train.Best, []
+
+    def best(loss, step, model):
+        models.append(model)
+        return real(loss, step, models[0])
+
+    return train, "Best", best
+
+
+BEST_FAULTS = {  # how often it is evaluated, and a function in place of another
+    "the newest": (1, losses_compared(lambda loss, best: True)),
+    "the largest": (1, losses_compared(lambda loss, best: loss > best or best == float("inf"))),
+    "the first model": (2, first_model_kept()),
+    "by statistics of the batch": (2, evaluation_in_training()),
+}
+
+
+def bests(config, data, train_n_steps=train.train_n_steps):
+    """The best after each number of steps, from the start."""
+    run = train.init_run(config, data)
+    found = [train_n_steps(run, data, steps).state.best for steps in range(9)]
+    return [digest(best._replace(loss=float(best.loss))) for best in found]
+
+
+@pytest.mark.parametrize(("evaluate_every", "fault"), BEST_FAULTS.values(), ids=BEST_FAULTS)
+def test_another_best_is_told_apart(monkeypatch, evaluate_every, fault):
     data = small_data(samples=25)  # 20 to train on
-    config = replace(NORMALISED, learning_rate=0.5, evaluate_every=1 if "if loss" in old else 2)
-    mutant = with_fault(train, old, new)
-    found = [advanced(config, data, steps, impl=mutant)[0].state.best for steps in range(9)]
-    expected = [best_recomputed(config, data, steps) for steps in range(9)]
-    assert digest(dict(enumerate(found))) != digest(dict(enumerate(expected)))
+    config = replace(NORMALISED, learning_rate=0.5, evaluate_every=evaluate_every)
+    expected = [digest(best_recomputed(config, data, steps)) for steps in range(9)]
+    assert bests(config, data) == expected
+    monkeypatch.setattr(*fault)
+    assert bests(config, data) != expected
 
 
-def test_a_best_that_is_no_copy_would_be_seen():
-    data = small_data()
-    mutant = with_fault(
-        train, "best=Best(loss, state.step, copy_tree(state.model))", "best=Best(loss, state.step, state.model)"
-    )
-    run, _ = advanced(replace(CONFIG, evaluate_every=1), data, 1, impl=mutant)
+def test_an_evaluation_a_step_too_early_is_told_apart():
+    data = small_data(samples=25)
+    config = replace(NORMALISED, learning_rate=0.5, evaluate_every=2)
+    assert bests(config, data, partial(evaluation_moved, by=1)) != bests(config, data)
+
+
+def test_a_best_that_is_no_copy_would_be_seen(monkeypatch):
+    data, copy = small_data(), train.copy_tree
+    monkeypatch.setattr(train, "copy_tree", lambda tree: tree if isinstance(tree, dict) else copy(tree))
+    run, _ = advanced(replace(CONFIG, evaluate_every=1), data, 1)
     assert shared(run.state.best, run.state.model) != []
 
 
@@ -378,20 +469,39 @@ def test_mode_eval_trains_with_running_statistics_and_keeps_them(pair, before, s
     assert int(trained.model["norm0.num_batches_tracked"]) > int(found.model["norm0.num_batches_tracked"])
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("step=state.step + 1, rng=rng", 'step=state.step + 1, mode="train", rng=rng'),
-        ('state.mode == "train"', 'state.mode != "test"'),
-        ("if config.noise and training:", "if config.noise:"),
-        ("if training and config.dropout else None", "if config.dropout else None"),
-    ],
-)
-def test_a_fault_in_the_mode_is_seen(old, new):
+def step_with(given=None, settings=None, result=None):
+    """A step that is given another state or other settings, or changes the state after it."""
+    step = train._train_step
+
+    def wrong(state, config, *rest):
+        new, record = step(state._replace(**given or {}), replace(config, **settings or {}), *rest)
+        return new._replace(mode="eval")._replace(**result(new) if result else {}), record
+
+    return wrong
+
+
+def masks_drawn(state):
+    generator = generator_from(state.rng.dropout)
+    generator.bit_generator.random_raw()
+    return {"rng": state.rng._replace(dropout=stream_state(generator))}
+
+
+MODE_FAULTS = {
+    "train after a step": step_with(result=lambda state: {"mode": "train"}),
+    "as in training": step_with({"mode": "train"}),
+    "noise": step_with({"mode": "train"}, {"dropout": 0.0}),
+    "units dropped": step_with({"mode": "train"}, {"noise": 0.0}),
+    "masks drawn": step_with(result=masks_drawn),
+}
+
+
+@pytest.mark.parametrize("wrong", MODE_FAULTS.values(), ids=MODE_FAULTS)
+def test_a_fault_in_the_mode_is_seen(monkeypatch, wrong):
     data = small_data()
     run = in_mode(advanced(CONFIG, data, 2)[0], "eval")
-    found = with_fault(train, old, new).train_n_steps(run, data, 2).state
-    assert digest(found) != digest(train.train_n_steps(run, data, 2).state)
+    expected = train.train_n_steps(run, data, 2).state
+    monkeypatch.setattr(train, "_train_step", wrong)
+    assert digest(train.train_n_steps(run, data, 2).state) != digest(expected)
 
 
 # Refusals
