@@ -552,8 +552,14 @@ def parsed(text):
     for line in text[first : text.index("", first)]:
         width = 19 + 9 + 1 + BAR + 1
         left, right = line[19:width], line[width:]
-        rows.append((line[:6].strip(), line[8:17].strip(), *[int(s.split()[0]) for s in (left, right)],
-                     *[s.count("#") for s in (left, right)]))  # fmt: skip
+        rows.append(
+            (
+                line[:6].strip(),
+                line[8:17].strip(),
+                *[int(s.split()[0]) for s in (left, right)],
+                *[s.count("#") for s in (left, right)],
+            )
+        )
     return rows
 
 

@@ -18,7 +18,7 @@ from numpy_ref.proof.boundary import row_named
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.rng import draw_uniform, generator_from, init_stream, stream_state
 from parity_tests.oracles import nearest_float32, same_bytes
-from parity_tests.witnesses import Single, floats, product, singles, total
+from parity_tests.singles import Single, floats, product, singles, total
 
 DROPOUT = 0.25
 

@@ -16,6 +16,7 @@ from numpy_ref.proof.boundary import row_named
 from numpy_ref.proof.equivalence import compare, digest
 from numpy_ref.tree import flatten
 from parity_tests.oracles import same_bytes
+from parity_tests.singles import Single, floats, singles
 from parity_tests.trainer import updates
 from parity_tests.trainer.updates import (
     ADAM_MISTAKES,
@@ -24,7 +25,6 @@ from parity_tests.trainer.updates import (
     SGD_MISTAKES,
     plain_reference,
 )
-from parity_tests.witnesses import Single, floats, singles
 
 STEPS = 3
 ADAM = [

@@ -208,9 +208,15 @@ def exact_step(batch_size, accumulation):
     rng = np.random.default_rng(0)
     data = init_dataset(rng.integers(-3, 4, (10, 3)), np.arange(10) % 2)  # 8 samples to train on
     config = RunConfig(
-        hidden=(), dropout=0.0, batch_size=batch_size, accumulation=accumulation, optimizer="sgd", momentum=0.0,
-        learning_rate=0.5, evaluate_every=100,
-    )  # fmt: skip
+        hidden=(),
+        dropout=0.0,
+        batch_size=batch_size,
+        accumulation=accumulation,
+        optimizer="sgd",
+        momentum=0.0,
+        learning_rate=0.5,
+        evaluate_every=100,
+    )
     run = train.init_run(config, data)
     zeros = {name: np.zeros_like(w) for name, w in run.state.model.items()}
     run = train.restore(config, run.state._replace(model=zeros), run_id=run.run_id, fingerprint=run.fingerprint)
@@ -587,9 +593,12 @@ def test_a_run_starts_as_documented(pair):
     assert digest(state.rng) == digest({name: init_stream(config.seed, name) for name in ("order", "dropout")})
     assert digest(state) == digest(train.init_state(config, data.inputs.shape[1], data.classes))
     weights = network.init_model(
-        generator_from(init_stream(config.seed, "weights")), data.inputs.shape[1], config.hidden, data.classes,
+        generator_from(init_stream(config.seed, "weights")),
+        data.inputs.shape[1],
+        config.hidden,
+        data.classes,
         batch_norm=config.batch_norm,
-    )  # fmt: skip
+    )
     assert digest(state.model) == digest(weights)
 
 

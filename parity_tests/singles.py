@@ -1,9 +1,7 @@
 """Two kinds of witness: float32 numbers whose every operation rounds once, and modules with one fault."""
 
-import inspect
 from fractions import Fraction
 from math import copysign
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -77,14 +75,3 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
             terms = [(x.value, y.value) for x, y in zip(row, column, strict=True)]
             out[i, j] = Single(float(exact_sum(terms)))
     return out
-
-
-def with_fault(module: ModuleType, old: str, new: str) -> Any:
-    """The module as it would be with `new` written in place of `old`, which its source must hold exactly once."""
-    source = inspect.getsource(module)
-    found = source.count(old)
-    if found != 1:
-        raise ValueError(f"{module.__name__}: expected {old!r} once, found it {found} times. Rewrite the mutant.")
-    mutant = ModuleType(f"{module.__name__}_with_a_fault")
-    exec(compile(source.replace(old, new), f"{module.__name__} with {new!r}", "exec"), mutant.__dict__)
-    return mutant
