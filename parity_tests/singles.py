@@ -1,4 +1,4 @@
-"""Two kinds of witness: float32 numbers whose every operation rounds once, and modules with one fault."""
+"""Float32 numbers in plain Python, whose every operation is the exact result, rounded once."""
 
 from fractions import Fraction
 from math import copysign
