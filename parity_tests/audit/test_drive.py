@@ -43,6 +43,7 @@ def test_a_loop_that_saves_everything_is_bitwise_at_every_step(workers: Workers)
     assert json.loads(json.dumps(as_plain(report))) == as_plain(report)
 
 
+@pytest.mark.campaign
 def test_several_stops_in_one_run_and_chosen_stops(workers: Workers) -> None:
     assert audited(workers, "Everything", [(3, 7, 12), 5]).verdict == "bitwise"
     chosen = audited(workers, "Loader", None)
@@ -51,6 +52,7 @@ def test_several_stops_in_one_run_and_chosen_stops(workers: Workers) -> None:
     assert (chosen.verdict, chosen.first_lost) == ("broken", "loader.position")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", loops.NAMED)
 def test_a_forgotten_state_is_named_first_and_proved(workers: Workers, name: str) -> None:
     (stop,) = audited(workers, f"Forgets_{name}", [{"train": 12, "best": 9}.get(name, 7)]).stops
@@ -158,6 +160,7 @@ def test_a_hang_is_told_with_the_user_s_frames(workers: Workers) -> None:
     assert audited(workers, "Everything").verdict == "bitwise"  # the workers go on
 
 
+@pytest.mark.campaign
 def test_the_process_is_as_it_was(workers: Workers) -> None:
     def state() -> object:
         return (

@@ -102,6 +102,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("library", "early"), [("torch", True), ("torch", False), ("numpy", True), ("python", False)])
 def test_what_is_not_seeded_is_told_by_its_name(workers: Workers, tmp_path: Path, library: str, early: bool) -> None:
     seed, drawn = DRAWS[library]

@@ -15,6 +15,7 @@ from torch_port.audit import audit
 ONCE, TWICE = 1.5 * loops.Large.STATE, 2.5 * loops.Large.STATE
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_the_state_is_held_once_and_by_a_resume_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = tmp_path / "peaks"

@@ -116,6 +116,7 @@ def test_a_loop_that_a_hash_seed_decides_is_judged_with_one(workers: Workers) ->
     assert report.control.notes[2] == "with the hash seed of the uninterrupted run 1 of 1 resumes differ"
 
 
+@pytest.mark.campaign
 def test_a_resume_that_needs_the_same_hash_seed_is_told_so(workers: Workers) -> None:
     report = audited(workers, "GroupsFromASet", [3, 7])
     assert report.verdict == "broken"
@@ -133,6 +134,7 @@ def test_a_resume_that_needs_the_same_hash_seed_is_told_so(workers: Workers) -> 
 # Power
 
 
+@pytest.mark.campaign
 def test_a_loss_is_tried_at_several_stops_until_it_is_caught(workers: Workers) -> None:
     report = audited(workers, "Windows", [3, 5, 7], power=True)
     states = {state.path: state for state in report.states}
@@ -151,6 +153,7 @@ def test_losses_are_bounded_over_all_stops(workers: Workers, monkeypatch: pytest
     assert any("its loss was not tried" in state.note for state in states)
 
 
+@pytest.mark.campaign
 def test_losses_of_a_run_that_is_equal_but_for_rounding_are_judged_by_that(workers: Workers) -> None:
     report = audited(workers, "SavesWithRounding", [3, 5, 7], power=True)
     assert report.verdict == "within", report
@@ -158,6 +161,7 @@ def test_losses_of_a_run_that_is_equal_but_for_rounding_are_judged_by_that(worke
     assert needed.items() >= {"total": True, "last": False, "i": True}.items(), report.states
 
 
+@pytest.mark.campaign
 def test_losses_of_a_broken_loop_are_tried_where_the_resume_holds(workers: Workers) -> None:
     report = audited(workers, "ForgetsLate", [3, 7], power=True)
     assert [stop.holds for stop in report.stops] == [True, False]

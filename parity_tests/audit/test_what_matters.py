@@ -80,6 +80,7 @@ def test_what_follows_from_batches_that_are_fetched_again_tells(kind: str, fault
 # What changes nothing
 
 
+@pytest.mark.campaign
 def test_where_nothing_that_differs_matters_nothing_is_named(workers: Workers) -> None:
     (stop,) = audited(workers, loops.Precise).stops
     assert not stop.holds

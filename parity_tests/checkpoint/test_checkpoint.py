@@ -93,6 +93,7 @@ def test_a_file_is_no_larger_than_its_content_and_a_bounded_overhead(folder: Pat
     assert content < (folder / "size.safetensors").stat().st_size < content + 2048 + 256 * len(leaves)
 
 
+@pytest.mark.campaign
 def test_every_truncation_and_every_changed_byte_is_one_checkpoint_error(saved: Path, folder: Path) -> None:
     whole = saved.read_bytes()
     path = folder / "bad.safetensors"

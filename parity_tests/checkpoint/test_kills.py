@@ -39,6 +39,7 @@ def test_after_any_of_500_kills_the_newest_checkpoint_is_whole_and_readers_see_w
     assert reads[2] == 0
 
 
+@pytest.mark.campaign
 @NO_TORCH
 def test_the_ports_writers_are_killed_too(tmp_path):
     answer = python(
