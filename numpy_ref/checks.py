@@ -26,7 +26,7 @@ def number(where: str, value: object) -> float:
 
 
 def float_array(where: str, x: object) -> None:
-    """Refuse what is no plain array of floats; lists and whole numbers have no format that could be compared."""
+    """Refuse anything but a plain array of floats: lists and whole numbers have no format to compare."""
     plain = type(x) in PLAIN or isinstance(x, np.generic)
     if not plain or x.dtype not in (np.float16, np.float32, np.float64):  # type: ignore[attr-defined]
         found = f"{x.dtype} array" if type(x) is np.ndarray else type(x).__name__

@@ -119,7 +119,7 @@ class Loss(Exception):
     ulps: int | None = None  # the same in units in the last place
     cause: str = ""
     place: str = ""  # in the learner's file, as in "resume.py:12"
-    trees: Any = None  # what was expected and what was found, whole; told to nobody
+    trees: Any = None  # the expected and the found tree, whole; not printed
     otherwise: str = ""  # the cause, unless a wrong version leads to the same
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ from numpy_ref.exercises.source import reference_text
 SEARCH = 2.0  # seconds for looking through the wrong versions that are meant for other laws
 
 
-Replacements = dict[str, Any]  # instead of what has these names in the reference: functions, mostly
+Replacements = dict[str, Any]  # by name in the reference; mostly functions
 
 
 class Mistake(NamedTuple):
@@ -41,7 +41,7 @@ class Mistake(NamedTuple):
 
 
 Row = tuple[str, Replacements] | tuple[str, Replacements, str]
-Table = dict[str, list[Row]]  # for each law its mistakes: the name, the functions, and what is seen if not the name
+Table = dict[str, list[Row]]  # by law: name, replacements, and the words a person sees if not the name
 
 
 def before(function: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,13 +125,13 @@ def nearest(loss: Loss, losses: list[tuple[Mistake, Loss | None]]) -> str:
 
 
 _ROUNDING = 2.0**-20  # what two right solutions in float32 may be apart
-NEAR = 1 / 16  # two losses are of one kind if what was found is so much nearer to each other than to what was expected
+NEAR = 1 / 16  # two losses are of one kind if their results are this much nearer to each other than to the right one
 
 
 def apart(loss: Loss, other: Loss) -> float:
     """How far apart two losses of a law are: 0 if they say the same, infinite if they differ in more than in numbers.
 
-    1 is as far as what was found is from what was expected.
+    1 is the distance between the expected and the found result.
     """
     if (loss.what, loss.step, loss.cause) != (other.what, other.step, other.cause):
         return np.inf
@@ -141,7 +141,7 @@ def apart(loss: Loss, other: Loss) -> float:
     scale, found = _distance(*loss.trees), _distance(loss.trees[1], other.trees[1])
     if np.isfinite(scale):
         return found / scale if scale else 0.0 if not found else np.inf
-    return 0.0 if found < _ROUNDING else np.inf  # what was found has another structure, or other types
+    return 0.0 if found < _ROUNDING else np.inf  # the result has another structure, or other types
 
 
 def _distance(a: Any, b: Any) -> float:
